@@ -23,28 +23,26 @@ import sql
 from dashboard.link import ALL, FULLY_LOADED, NEWEST, Link
 from rose.clock import utc_us
 from rose.errors import UserError
-from rose.ledger import verified, verify
+from rose.ledger import verified
 from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import Changes
-from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import bill as bills
-from rose.pricing.closing import charge_algebra, records, store
+from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.records import Posting
+from rose.pricing.closing.store import Posting
 from rose.pricing.figures import Stamp
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import NS_PER_DAY, Period, month_at, nanoseconds, period_before
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import set_variables
-from rose.pricing.run import liveness
-from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.query import refuse_archived_since, set_variables
+from rose.pricing.run.priced import PricedRun, priced, silent
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import tags_of
@@ -118,7 +116,7 @@ class Run:
     def going_on(self) -> bool:
         heard_us = nanoseconds(self.heard_at) // 1000
         return self.status == "running" and not any(
-            liveness.silent(
+            silent(
                 status=self.status, provenance=provenance, heard_us=heard_us, expires_s=self.expires_s, now_us=utc_us()
             )
             for provenance in self.provenances
@@ -177,7 +175,7 @@ def opened() -> Ledger:
 @st.cache_resource(show_spinner=False)
 def _opened(root: str) -> Ledger:
     ledger = Ledger(root)
-    ledger.seen = verified.load(ledger)
+    ledger.seen = verified.load(ledger.folder)
     return ledger
 
 
@@ -312,7 +310,7 @@ def problems(ledger: Ledger) -> list[str]:
     ttl=CHECKED_S, max_entries=16, show_spinner=False, hash_funcs={Ledger: lambda ledger: str(ledger.folder)}
 )
 def _problems(ledger: Ledger, mark: str) -> list[str]:
-    return verify.verify(ledger).doubts
+    return ledger.doubts
 
 
 def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = None) -> PriceBook:
@@ -416,7 +414,7 @@ def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
 def serving_time(scope: Scope) -> dict[str, int] | None:
     """Return `delayed_ns` and `withheld_idle_ns`, or None after archiving."""
     try:
-        preconditions.refuse_archived_since(scope.ledger, scope.period.from_ns)
+        refuse_archived_since(scope.ledger, scope.period.from_ns)
     except PricingError:
         return None
     within = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
@@ -481,7 +479,7 @@ def saved(scope: Scope) -> Saved | None:
 
 
 def closes(ledger: Ledger) -> dict[str, list[Posting]]:
-    return kept(lambda: records.postings(ledger), ledger, "closes")
+    return kept(lambda: store.postings(ledger), ledger, "closes")
 
 
 def frozen(ledger: Ledger) -> tuple[tuple[str, int, int], ...]:

@@ -125,7 +125,7 @@ def look(ledger: Ledger) -> Trust:
         problems = tuple(data.problems(ledger))
     except UserError as error:
         why = str(error)
-    last = verified.state(ledger)
+    last = verified.state(ledger.folder)
     until = None if last is None else datetime.fromtimestamp(last.until_us / 1e6, UTC)
     return Trust(until=until, problems=problems, why=why)
 
@@ -134,7 +134,9 @@ def _chip(trust: Trust, ledger: Ledger) -> None:
     colour: Literal["green", "orange", "red"] = (
         "red" if trust.problems else "orange" if trust.problems is None else "green"
     )
-    st.badge(trust.text, color=colour, help=escape.markdown(f"Ledger {ledger.folder.name}: {verified.text(ledger)}."))
+    st.badge(
+        trust.text, color=colour, help=escape.markdown(f"Ledger {ledger.folder.name}: {verified.text(ledger.folder)}.")
+    )
     if trust.problems:
         listed = "\n".join(f"- {escape.markdown(problem)}" for problem in trust.problems[:_PROBLEMS_SHOWN])
         more = len(trust.problems) - _PROBLEMS_SHOWN

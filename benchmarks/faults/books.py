@@ -26,7 +26,6 @@ from rose.events import BUCKETS
 from rose.ledger.files import catalog
 from rose.ledger.files.examine import Seen
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.pricing.charges import price
 from rose.pricing.price_books import pricebook
 from rose.terminal import echo
@@ -228,7 +227,7 @@ def read(ledger: Path, seen: Seen | None = None, *, priced: bool = False) -> Boo
                 name: [[str(value) for value in row] for row in values(query)]
                 for name, query in (_WRONG_NOW | _WRONG_THEN).items()
             },
-            problems=[str(problem) for problem in verify(Ledger(ledger)).problems],
+            problems=[str(problem) for problem in Ledger(ledger).verify().problems],
             tables={name: _rows(connection, query) for name, query in _TABLES.items()},
             bill=_bill(ledger, lambda query: _rows(connection, query)) if priced else {},
         )

@@ -13,7 +13,6 @@ from rose.accept.report import ROOT, Report
 from rose.ledger.hosts.service import LedgerService, Limits
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import QueryError, query
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.tokens import of_secret
 
@@ -62,7 +61,7 @@ def measure(report: Report, folder: Path) -> None:
     changed |= {(name, content) for name, content in before ^ _files(folder) if not name.startswith(_LOGGED)}
     unlogged = far.tried - int(query(Ledger(root), "SELECT count(*) FROM access WHERE action = 'query'").rows[0][0])
     assert query(Ledger(root), "SELECT count(*) FROM turn").rows == [(1000,)], "the ledger still answers"
-    assert not (problems := verify(Ledger(root)).problems), problems
+    assert not (problems := Ledger(root).verify().problems), problems
 
     tried, passed = local.tried + far.tried, [*local.passed, *far.passed]
     report.claim(f"hostile statements let through, of {tried}", len(passed), "statements", 0, "lower")

@@ -19,7 +19,6 @@ from rose.events import Lease
 from rose.ledger.files import catalog, layout
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.terminal import echo
 
@@ -75,7 +74,7 @@ def measure(report: Report, folder: Path) -> None:
     report.claim(f"acknowledged events lost in {trials} kill -9", len(acknowledged - set(names)), "events", 0, "lower")
     report.claim("  events that came twice", names.total() - len(names), "events", 0, "lower")
     report.claim("  gaps in seq", len(seqs) and seqs[-1][0] + 1 - len(seqs), "events", 0, "lower")
-    report.claim("  problems that verify finds", len(verify(Ledger(root)).problems), "problems", 0, "lower")
+    report.claim("  problems that verify finds", len(Ledger(root).verify().problems), "problems", 0, "lower")
     report.detail["kills"] = {"trials": trials, "acknowledged": len(acknowledged), "events": len(seqs)}
 
 
@@ -171,7 +170,7 @@ def trial(disk: Path, life: int, luck: random.Random) -> tuple[dict[str, int], d
             "SELECT count(*), count(DISTINCT seq), max(seq) + 1 FROM stored_event WHERE writer = 'w'"
         )
         count, distinct, end = seqs.fetchone() or (0, 0, 0)
-    problems = verify(Ledger(root)).problems
+    problems = Ledger(root).verify().problems
     for problem in problems:
         echo(f"trial {life}: {problem}", err=True)
     counts = {"acknowledged": len(names), "events": count, "refusals": refused, "compactions": merging}

@@ -16,7 +16,6 @@ from rose.ledger.files import catalog, layout
 from rose.ledger.growth.compaction import compact
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import Report as Verification
-from rose.ledger.verify import verify, verify_changed
 
 QUESTIONS = ("devices", "device_states", "leases", "latency", "preemptions")
 #: Ten million events, and with `--quick` a fifth of a million.
@@ -40,15 +39,15 @@ def measure(report: Report, folder: Path) -> None:
     report.claim("bytes an event after compaction", kept / events, "B", 45, "lower")
     opened = [timed(lambda: catalog.connect(root).close())[1] for _ in range(20)]
     report.claim("catalog open, median", 1e3 * statistics.median(opened), "ms", 50, "lower")
-    verify_s = [_sound(verify, root) for _ in range(ROUNDS_FULL)]
+    verify_s = [_sound(Ledger.verify, root) for _ in range(ROUNDS_FULL)]
     report.claim(f"verify, {events / 1e6:.3g} million events", statistics.median(verify_s), "s", 15, "lower")
     again_s = []
     with traffic.writers(root) as hosts:
-        _sound(verify_changed, root)  # Opening the writers begins new epochs.
+        _sound(Ledger.verify_changed, root)  # Opening the writers begins new epochs.
         for number in range(ROUNDS):
             seconds = max(1, BATCH * fleet.seconds // events)
             fleet.go_on(hosts[:1], fleet.seconds + number * seconds, seconds)
-            again_s.append(_sound(verify_changed, root))
+            again_s.append(_sound(Ledger.verify_changed, root))
     report.claim("  again, with one new segment", 1e3 * statistics.median(again_s), "ms", 100, "lower")
     taken = {name: min(page_s(root, fleet, name) for _ in range(3)) for name in QUESTIONS}
     for name, seconds_taken in taken.items():

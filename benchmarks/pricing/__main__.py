@@ -15,7 +15,6 @@ from benchmarks.traffic import Fleet
 from rose.accept.report import Report, phase
 from rose.ledger.growth.compaction import compact
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 
 CORES = 2
 KEPT = "pricing.duckdb"  #: What pricing keeps of a ledger: without it, it prices from nothing.
@@ -43,7 +42,7 @@ def measure(report: Report, folder: Path) -> None:
         compact(Ledger(root), grace_s=0)
         compact(Ledger(root), grace_s=0)
     with phase("verifying it"):
-        assert verify(Ledger(root)).ok
+        assert Ledger(root).verify().ok
     _from_nothing(report, root, folder, events)
     rounds = 2 if report.quick else ROUNDS
     with phase(f"pricing after {more:,} more events, {rounds} times"):

@@ -13,7 +13,6 @@ from rose import events
 from rose.accept.report import Report, phase
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import book_events
 from rose.pricing.charges import Charges
 from rose.pricing.charges.pricing import COLUMNS
 from rose.pricing.closing import close, store
@@ -81,7 +80,7 @@ def make(root: Path, devices: int) -> int:
             posted_us=period.to_ns // 1000,
             by="benchmark",
         )
-        with book_events.lock(Ledger(root)):
+        with Ledger(root).lock("closing"):
             store.post(Ledger(root), posting, contents)
         rows += priced.frame.height
     return rows

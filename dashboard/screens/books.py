@@ -16,7 +16,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import alerts
 from rose.pricing.closing import close_tables as closing_tables
 from rose.pricing.closing.bill import Bill, of_close
-from rose.pricing.closing.records import Posting
+from rose.pricing.closing.store import Posting
 from rose.pricing.export import focus, markup, workbook
 from rose.pricing.period import moment, month_at
 from rose.pricing.spend import cost

@@ -27,7 +27,7 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
 
 def _verified(ledger: Ledger) -> None:
     st.header("Does the ledger verify?")
-    trust, last = frame.look(ledger), verified.state(ledger)
+    trust, last = frame.look(ledger), verified.state(ledger.folder)
     if trust.problems is None:
         st.error(escape.prose(trust.why or trust.text))
     elif trust.problems:

@@ -1,5 +1,4 @@
-"""The access log has an event for each read of a ledger. Local commands use `logged`, which goes on if the log fails. A
-gateway uses `AccessLog`: an event is on disk before the answer goes out, so a failing disk refuses reads."""
+"""Access log: an event for each read of a ledger. `logged` ignores a failing log; `AccessLog` then refuses reads."""
 
 from __future__ import annotations
 
@@ -19,7 +18,6 @@ from rose.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from rose.events import Access
-    from rose.ledger.ledger import Ledger
     from rose.ledger.writer import LedgerWriter
 
 WRITER = "access"
@@ -44,8 +42,7 @@ def logged(
     *,
     who: str | None = None,
 ) -> Iterator[Reading]:
-    """Log the read of the ledger that this block makes. `who` is the reader (None: this user). Nothing is logged unless
-    the environment variable VARIABLE asks for it."""
+    """Log the block's read by `who` (None: this user), if the environment variable VARIABLE asks for it."""
     reading, began_ns = Reading(), time.monotonic_ns()
     outcome: Literal["ok", "refused", "failed", "timeout"] = "ok"
     try:
@@ -79,7 +76,7 @@ def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
         try:
             # Another command may hold the writer. No writer's name begins with a dot.
             with (
-                layout.locked(ledger.folder / "locks" / ".access.lock"),
+                ledger.lock("access"),
                 LedgerWriter.open(ledger.folder, WRITER, layout.UPKEEP_RUN_ID) as writer,
             ):
                 writer.record(Access(who=who or verified.user_at_host(), **fields))
@@ -88,8 +85,7 @@ def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
 
 
 class AccessLog:
-    """A log that writes Access events with the writer that `writer()` returns. Several threads may use it. Call `close`
-    at the end."""
+    """A thread-safe log of Access events, written by the writer that `writer()` returns."""
 
     def __init__(self, writer: Callable[[], LedgerWriter]) -> None:
         self._writer = writer
@@ -100,16 +96,15 @@ class AccessLog:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise LedgerError while the disk refuses events."""
         if (failure := self._writer().failure) is not None:
             raise LedgerError(failure)
 
     def write(self, event: Access) -> None:
-        """Write `event` to disk. Raises LedgerError if that fails; the answer must then not go out."""
+        """Write `event`. Raises LedgerError if that fails; the answer must then not go out."""
         self._writer().record(event)
 
     def count(self, event: Access) -> None:
-        """Count `event`. The count is written within COUNTED_S seconds, or as soon as the disk accepts it again."""
+        """Count `event`. The count is written within COUNTED_S seconds, or when the disk accepts it again."""
         host = event.peer and (event.peer.rpartition(":")[0] or event.peer)
         key = (event.who, host, event.action)
         with self._mutex:

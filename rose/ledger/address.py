@@ -1,4 +1,4 @@
-"""Access to a server: addresses that only this host reaches, and the requests that a web page may send."""
+"""Safe access to a server: loopback addresses, and requests that a web page may send."""
 
 import ipaddress
 import re
@@ -10,7 +10,7 @@ _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s]+)(?::\d+)?")
 
 
 class OpenAddressError(UserError):
-    """An error: other machines could reach a server that asks for no token."""
+    """Other machines could reach a server that asks for no token."""
 
 
 def is_loopback(host: str) -> bool:
@@ -21,8 +21,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_guarded(host: str, token: str | None, ways: str) -> None:
-    """Raise an error if a server at `host` would not be safe. Raises OpenAddressError if other machines reach `host`
-    and there is no token, or SecretError if the token is too short."""
+    """Raise OpenAddressError if other machines reach `host` without a token, or SecretError for a short token."""
     if token is not None:
         check_token(token)
     elif not is_loopback(host):
@@ -32,8 +31,7 @@ def check_guarded(host: str, token: str | None, ways: str) -> None:
 
 
 def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | None:
-    """Return why a request with these Host and Origin headers is refused, or None if it is allowed. An empty header was
-    not sent. A token replaces both checks, because a web page cannot know a token."""
+    """Return why a request with these headers is refused, or None. A web page cannot know a token, so one suffices."""
     if not has_token:
         parts = _HOST.fullmatch(host)
         if parts is None or not is_loopback(parts["name"].strip("[]").lower()):

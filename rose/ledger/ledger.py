@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rose.ledger.files import layout
 
 if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read a ledger.
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+
     from rose.ledger.files.catalog import Connection
     from rose.ledger.files.examine import Seen
+    from rose.ledger.files.rolled import Coverage
+    from rose.ledger.verify import Report
 
 
 class Ledger:
-    """The folder of a ledger, and what this process found in its files. With `allow_unverified`, a ledger that does not
-    verify still shows its figures, with a mark. Raises LedgerError if `folder` is no ledger."""
+    """A ledger's folder, and what this process found in its files. Raises LedgerError if `folder` is no ledger.
+
+    With `allow_unverified`, a ledger that does not verify still shows its figures, with a mark."""
 
     def __init__(self, folder: Path | str, *, allow_unverified: bool = False) -> None:
         self.folder = layout.check(folder)
@@ -23,8 +30,7 @@ class Ledger:
 
     @classmethod
     def create(cls, folder: Path | str) -> Ledger:
-        """Return the ledger at `folder`. If it is missing, create it. Raises LedgerError if the folder has other
-        files."""
+        """Return the ledger at `folder`, created if it is missing. Raises LedgerError if the folder has other files."""
         return cls(layout.create(folder))
 
     @cached_property
@@ -33,13 +39,81 @@ class Ledger:
 
     @cached_property
     def seen(self) -> Seen:
-        """Return the findings about verified files. The next verification does not read these files again."""
+        """Return the findings about verified files, which the next verification does not read again."""
         from rose.ledger.files.examine import Seen
 
         return Seen()
+
+    @property
+    def doubts(self) -> list[str]:
+        """Return what is wrong or could not be checked, after reading the files that are new or changed."""
+        return self.verify().doubts
+
+    @property
+    def parts(self) -> dict[str, list[layout.Part]]:
+        """Return each writer's parts that are in the ledger, in order."""
+        return {writer: layout.parts(self.folder, writer) for writer in layout.writers(self.folder)}
+
+    @property
+    def writer_order(self) -> str:
+        """Return a SELECT of the writers and their order in the registry."""
+        from rose.ledger.files import sources
+
+        return sources.writer_order(self.folder, layout.writers(self.folder))
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """Return how far the newest daily sums reach, or None without any. Raises LedgerError if they are damaged."""
+        from rose.ledger.files import rolled
+
+        return rolled.newest(self.folder)
+
+    @property
+    def book_events(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the action and details of each event about price books, budgets, closes and corrections, in order."""
+        from rose.ledger.files import examine
+
+        return examine.all_recorded(self.folder, layout.CLOSING_WRITER)
+
+    @property
+    def archived_until_us(self) -> int | None:
+        """Return `at_us` of the newest archived event that left the ledger, or None."""
+        return layout.archived_until_us(self.folder)
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        """Return an exclusive lock of this ledger. Raises LockError if the file system refuses."""
+        return layout.locked(self.folder / "locks" / f".{name}.lock")  # No writer's name begins with a dot.
+
+    def record_in_books(self, action: str, detail: Mapping[str, Any], at_us: int, event_id: str | None = None) -> None:
+        """Write an event of the books, on disk when this returns. The caller must hold the lock `closing`."""
+        from rose.events import LedgerAction
+        from rose.ledger.writer import LedgerWriter
+
+        event = LedgerAction(action=action, at_us=at_us, event_id=event_id, detail_json=json.dumps(detail))
+        with LedgerWriter.open(self.folder, layout.CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
+            log.record(event)
+
+    def book_details(self, action: str) -> list[dict[str, Any]]:
+        """Return the details of the books' events with this action, in order."""
+        return [detail for what, detail in self.book_events if what == action]
 
     def connect(self) -> Connection:
         """Return a connection that reads the ledger as it is now; see `catalog.connect`."""
         from rose.ledger.files import catalog
 
         return catalog.connect(self.folder)
+
+    def verify(self, *, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
+        """Check the ledger as `rose.ledger.verify` does."""
+        from rose.ledger.verify import verify
+
+        return verify(self.folder, self.seen, marks or {})
+
+    def verify_changed(self) -> Report:
+        """Verify the ledger, but read only files that are new or changed since any process's last verification."""
+        from rose.ledger import verified
+
+        self.seen = verified.load(self.folder)
+        report = self.verify()
+        verified.save(self.folder, self.seen)
+        return report

@@ -1,11 +1,10 @@
-"""The last verification of a ledger: its outcome, and its findings for the next verification.
+"""The last verification of a ledger: its outcome, and its findings for the next one.
 
 verified/state.json      when it was, who ran it, up to which segment of each writer, and the problems
 verified/files.json      the findings on each file, and the size, inode and times that the file had then
 
-A user who may write to the ledger may write these files too. So a full verification does not trust them. It only
-requires that the segments in state.json exist. An incremental verification takes a file as unchanged if its size,
-inode and times are the same."""
+Others may write these files, so a full verification only requires that the segments in state.json exist. An incremental
+one takes a file as unchanged if its size, inode and times are the same."""
 
 from __future__ import annotations
 
@@ -23,7 +22,6 @@ from rose.clock import iso, utc_us
 from rose.ledger.files import layout
 from rose.ledger.files.examine import Manifest, Seen, Segment
 from rose.ledger.files.layout import LedgerError
-from rose.ledger.ledger import Ledger
 
 FOLDER = "verified"
 _FORMAT, _FILES_FORMAT = 1, 6
@@ -70,46 +68,43 @@ class State(BaseModel):
         return {"until": iso(self.until_us), "sound": self.sound, "problems": self.problems, "every_byte_until": full}
 
 
-def state(ledger: Ledger) -> State | None:
-    """Return the outcome of the last verification of the ledger, or None if none can be read."""
+def state(root: Path) -> State | None:
     try:
-        content = json.loads((ledger.folder / FOLDER / "state.json").read_bytes())
+        content = json.loads((root / FOLDER / "state.json").read_bytes())
         return State.model_validate(content) if content.pop("format") == _FORMAT else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def text(ledger: Ledger) -> str:
-    return "never verified; run `rose ledger verify`" if (last := state(ledger)) is None else last.text
+def text(root: Path) -> str:
+    return "never verified; run `rose ledger verify`" if (last := state(root)) is None else last.text
 
 
-def leave(ledger: Ledger, result: State) -> None:
-    _write(ledger, "state.json", {"format": _FORMAT, **result.model_dump()})
+def leave(root: Path, result: State) -> None:
+    _write(root, "state.json", {"format": _FORMAT, **result.model_dump()})
 
 
-def save(ledger: Ledger) -> None:
-    """Keep the findings of a verification for the next one. If the folder is read-only, do nothing."""
-    with ledger.seen.lock:
+def save(root: Path, seen: Seen) -> None:
+    with seen.lock:
         known = [
-            [kind, str(Path(path).relative_to(ledger.folder)), list(stamp), _plain(facts)]
-            for (kind, path), (stamp, facts) in ledger.seen.entries.items()
+            [kind, str(Path(path).relative_to(root)), list(stamp), _plain(facts)]
+            for (kind, path), (stamp, facts) in seen.entries.items()
         ]
-        full_until_us = ledger.seen.full_until_us
+        full_until_us = seen.full_until_us
     content = {"format": _FILES_FORMAT, "saved_us": utc_us(), "full_until_us": full_until_us, "known": known}
-    _write(ledger, "files.json", content)
+    _write(root, "files.json", content)
 
 
-def load(ledger: Ledger) -> Seen:
-    """Return the findings of the last verification. They are empty if they cannot be read."""
+def load(root: Path) -> Seen:
     seen = Seen()
     with suppress(OSError, ValueError, KeyError, TypeError, LedgerError):
-        content = json.loads((ledger.folder / FOLDER / "files.json").read_bytes())
+        content = json.loads((root / FOLDER / "files.json").read_bytes())
         if content["format"] == _FILES_FORMAT:
             seen.full_until_us = int(content["full_until_us"])
             for kind, path, stamp, plain in content["known"]:
                 adapter = _FACTS.get(kind.partition(" ")[0])
                 facts = plain if adapter is None else adapter.validate_python(plain)
-                seen.entries[kind, str(ledger.folder / path)] = tuple(stamp), facts
+                seen.entries[kind, str(root / path)] = tuple(stamp), facts
     return seen
 
 
@@ -117,10 +112,10 @@ def _plain(facts: Any) -> Any:
     return dataclasses.asdict(facts) if dataclasses.is_dataclass(facts) and not isinstance(facts, type) else facts
 
 
-def _write(ledger: Ledger, name: str, content: dict[str, Any]) -> None:
+def _write(root: Path, name: str, content: dict[str, Any]) -> None:
     with suppress(OSError):
-        (ledger.folder / FOLDER).mkdir(exist_ok=True)
-        layout.write_file(ledger.folder / FOLDER / name, json.dumps(content).encode(), sync=False)
+        (root / FOLDER).mkdir(exist_ok=True)
+        layout.write_file(root / FOLDER / name, json.dumps(content).encode(), sync=False)
 
 
 def user_at_host() -> str:

@@ -1,20 +1,21 @@
-"""The writer has a bounded queue, and a thread that makes segments from it. An acknowledgement means that an event is
-on disk."""
+"""The writer: a bounded queue, and a thread that makes segments from it."""
 
 import atexit
 import errno
+import json
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self, get_args
+from typing import Any, Self, get_args
 
 from rose.events import Event, LedgerAction, Provenance
 from rose.ledger.files import catalog, layout, rows, segments
 from rose.ledger.files.layout import LedgerError
-from rose.ledger.overflow import Overflow
+from rose.ledger.files.rows import Row
 
 #: A flush starts early at this many events: half as many cost an eighth more each, twice as many save nothing.
 _BATCH_EVENTS = 16384
@@ -22,7 +23,8 @@ _LINGER_S = 0.001  # How long a flush waits for further callers to share its fil
 
 
 class LedgerWriter:
-    """A writer that appends the events of one process to a ledger. Several threads may use it. It is a context manager.
+    """Appends one process's events to a ledger. Thread-safe; a context manager.
+
     The next process with this writer name continues at exactly the next seq."""
 
     def __init__(
@@ -78,8 +80,8 @@ class LedgerWriter:
         flush_interval_s: float = 2.0,
         queue_max: int = 65536,
     ) -> Self:
-        """Open the ledger at `root`. If it is missing, create it. At most `queue_max` events wait. Raises LedgerError
-        if the folder is no ledger, if a live process has this writer name, or if the newest segment is damaged."""
+        """Open the ledger at `root`, created if missing. At most `queue_max` events wait. Raises LedgerError if the
+        folder is no ledger, if a live process has this writer name, or if the newest segment is damaged."""
         root = layout.create(root)
         layout.check_writer_name(writer)
         if not run_id:
@@ -115,20 +117,19 @@ class LedgerWriter:
 
     @property
     def dropped(self) -> int:
-        """Return how many events since opening were merged or only counted, because the queue was full."""
+        """Return how many events a full queue merged or only counted."""
         return self._dropped
 
     @property
     def failure(self) -> str | None:
-        """Return why the disk refuses events, or None while it accepts them."""
         return None if self._error is None else str(self._error)
 
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
-        """Append an event and return its seq. Return None if the queue was full and the event was merged or only
-        counted. With `durable`, the event is on disk and in every view when this returns (None: the kind decides).
-        Events of durable kinds are never dropped. Raises LedgerError if a field is wrong, if the writer is closed, or
-        if the disk refuses a durable event. A refused event stays in the queue, so retry only with the same
-        event_id."""
+        """Append an event and return its seq, or None if a full queue merged or only counted it.
+
+        With `durable`, it is on disk and in every view when this returns (None: the kind decides). Events of durable
+        kinds are never dropped. Raises LedgerError for a wrong field, a closed writer, or a disk that refuses a durable
+        event. That event stays in the queue, so retry only with the same event_id."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable
         control = wait or event.durable
@@ -152,8 +153,7 @@ class LedgerWriter:
         return seq
 
     def record_all(self, events: Sequence[Event]) -> None:
-        """Append all events or none, and return when they are on disk. Raises LedgerError if a field is wrong, if the
-        writer is closed, or while the disk refuses. Retry with the same event_ids."""
+        """Append all events or none, on disk when this returns. Raises LedgerError. Retry with the same event_ids."""
         values = [(event.kind, rows.encode(event)) for event in events]
         with self._mutex:
             if self._pending_events >= self._queue_max:
@@ -168,13 +168,11 @@ class LedgerWriter:
             self._wait_written(self._next_seq)
 
     def flush(self) -> None:
-        """Return when every event that was recorded so far is on disk. Raises LedgerError if the disk refuses an
-        event."""
         with self._mutex:
             self._wait_written(self._next_seq + bool(self._overflow))
 
     def close(self) -> None:
-        """Write the queue to disk, and free the writer's name. Raises LedgerError if events could not be written."""
+        """Write the queue to disk, and free the writer's name. Raises LedgerError if this fails."""
         with self._mutex:
             self._closing = True
             self._wake()
@@ -197,7 +195,7 @@ class LedgerWriter:
         return LedgerError(f"writer {self.writer!r} is closed; open it again to record events")
 
     def _make_room(self, control: bool) -> bool:
-        """Return whether an event may join a full queue. A control event waits for room, and then joins in any case."""
+        """Return whether an event may join a full queue. A control event waits for room, and then joins."""
         if control:
             self._wake()
             self._progress.wait_for(
@@ -210,7 +208,6 @@ class LedgerWriter:
         self._work.notify()
 
     def _wait_written(self, next_seq: int) -> None:
-        """Wait until every seq below `next_seq` is on disk. The caller holds the mutex."""
         if self._written_seq >= next_seq:
             return
         self._wake()
@@ -276,8 +273,6 @@ class LedgerWriter:
                 self._open_epoch()
 
     def _open_epoch(self) -> segments.Tail:
-        """Return where the next segment goes: an epoch that has room and that the catalog reads. Raises OSError or
-        LedgerError."""
         tail, self._tail = self._tail, None
         if tail is None and (tail := segments.recover(self.root, self.writer)) is None:
             raise LedgerError(f"its segments are gone; {layout.way_out(FileNotFoundError(errno.ENOENT, ''))}")
@@ -297,13 +292,12 @@ class LedgerWriter:
         unwritten = table.slice(tail.next_seq - first_seq)
         if unwritten.num_rows == 0:
             return next_seq
-        self._tail = segments.append(self.root, tail, unwritten)
+        self._tail = segments.write_next(self.root, tail, unwritten)
         return next_seq
 
 
 def take_name(root: Path, writer: str) -> int:
-    """Take the name `writer` until this process ends. Raises LedgerError if a live process has it, or if the disk
-    refuses."""
+    """Take the name `writer` until this process ends. Raises LedgerError if a live process has it."""
     try:
         return layout.take(root / "locks" / f"{writer}.lock")
     except layout.TakenError as error:
@@ -312,3 +306,82 @@ def take_name(root: Path, writer: str) -> int:
         ) from error
     except OSError as error:
         raise layout.refused(f"cannot write to the ledger at {root}", error) from error
+
+
+MERGED_MAX = 4096  # Maximum of merged events: one for each device, engine and lease of some hours.
+_AMOUNTS = ("_tokens", "_bytes", "_ns")
+_MOMENTS = ("t0_ns", "t1_ns", "t_ns")
+
+
+class Overflow:
+    """Events that the queue could not take. Use it in one thread, or under a lock."""
+
+    def __init__(self) -> None:
+        self._merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._counts: Counter[tuple[str | None, str]] = Counter()  # By run (None: the writer's) and kind.
+        self._sums: dict[tuple[str | None, str], Counter[str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._merged or self._counts)
+
+    def add(self, event: Event, values: tuple[Any, ...]) -> None:
+        named = {field.name: value for field, value in zip(rows.fields_of(event.kind), values, strict=True)}
+        if event.kind in ("device_slice", "power") and self._merge(event.kind, named):
+            return
+        key = event.run_id, event.kind
+        self._counts[key] += 1
+        sums = self._sums.setdefault(key, Counter())
+        for name, value in named.items():
+            if isinstance(value, int) and name.endswith(_AMOUNTS) and name not in _MOMENTS:
+                sums[name] += value
+
+    def drain(self) -> Iterator[Row]:
+        for (kind, *_), named in self._merged.items():
+            yield kind, tuple(named.values())
+        for run_id in dict.fromkeys(run_id for run_id, _ in self._counts):
+            counts = {kind: count for (run, kind), count in self._counts.items() if run == run_id}
+            kinds = {
+                kind: {"count": count, **{name: total for name, total in self._sums[run_id, kind].items() if total}}
+                for kind, count in counts.items()
+            }
+            detail = json.dumps({"count": sum(counts.values()), "kinds": kinds})
+            yield LedgerAction.kind, rows.encode(LedgerAction(action="dropped", run_id=run_id, detail_json=detail))
+        self.__init__()  # type: ignore[misc]
+
+    def _merge(self, kind: str, named: dict[str, Any]) -> bool:
+        same = (
+            *("run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version", "event_id", "source"),
+            *("rollout_run_id", "train_run_id"),
+        )
+        identity = tuple(named.get(name) for name in same)
+        before = self._merged.pop((kind, *identity, named["t0_ns"]), None)
+        if before is None and len(self._merged) >= MERGED_MAX:
+            return False
+        if before is not None:
+            if kind == "power":
+                _merge_readings(before, named)
+            else:
+                for name in named:
+                    if name.endswith("_ns") and name not in _MOMENTS:
+                        known = [one[name] for one in (before, named) if one[name] is not None]
+                        named[name] = sum(known) if known else None
+            named["t0_ns"] = before["t0_ns"]
+        self._merged[kind, *identity, named["t1_ns"]] = named
+        return True
+
+
+def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
+    """Merge the reading `before` into `named`: energies are summed, power and busy share averaged over time.
+
+    If one reading lacks an energy, a power or a share, the merged value is unknown."""
+    lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
+    for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
+        values = [before[name], named[name]]
+        if None in values:
+            named[name] = None
+        elif name.startswith(("energy", "package")):
+            named[name] = sum(values)
+        else:
+            weighed = sum(value * ns for value, ns in zip(values, lengths_ns, strict=True))
+            span_ns = max(1, sum(lengths_ns))
+            named[name] = weighed // span_ns if name == "power_mw" else weighed / span_ns

@@ -1,6 +1,5 @@
-"""Alerts. A rule about a figure fires and makes an alert, which Apprise sends once.
-
-The ledger's file `alerts.json` lists the active alerts."""
+"""Alerts: a rule about a figure fires an alert, which Apprise sends once. The ledger's `alerts.json` lists active
+ones."""
 
 from __future__ import annotations
 
@@ -56,25 +55,18 @@ class _Rule(Section):
 
 
 class BudgetRule(_Rule):
-    """A rule that fires when a team has spent a given share of its budget for this UTC month. It also fires when the
-    forecast exceeds the budget."""
-
     kind: Literal["budget"]
     at: list[Annotated[float, Field(gt=0, le=10)]] = Field(default=[0.8, 1.0], min_length=1)
     forecast: bool = True
 
 
 class ServingRule(_Rule):
-    """A rule that fires when serving misses its latency target, and chance cannot explain the misses."""
-
     kind: Literal["serving"]
     target: Annotated[float, Field(gt=0, le=1)]
     hours: Annotated[int, Field(ge=1, le=720)] = 1
 
 
 class LedgerRule(_Rule):
-    """A rule that fires when the ledger has problems, or when its last verification is too old."""
-
     kind: Literal["ledger"]
     hours: Annotated[int, Field(ge=1, le=8760)] = 26
 
@@ -100,7 +92,7 @@ class AlertsConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """An active alert. It is sent again when its `level` rises."""
+    """An active alert, sent again when its `level` rises."""
 
     key: str
     title: str
@@ -110,7 +102,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """The findings of one rule. If the rule could not be checked, `unknown` says why, and its alerts stay active."""
+    """The findings of one rule. `unknown` says why it could not be checked; its alerts then stay active."""
 
     rule: AnyRule
     alerts: tuple[Alert, ...] = ()
@@ -144,7 +136,6 @@ class Round:
 
 
 def load(path: Path) -> AlertsConfig:
-    """Return the rules of a file. Raises AlertsError."""
     try:
         config = AlertsConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
@@ -159,7 +150,7 @@ def load(path: Path) -> AlertsConfig:
 
 
 def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
-    """Return URLs by name. The file has lines `NAME=URL`. Raises AlertsError, whose message never contains the URL."""
+    """Return URLs by name, from lines `NAME=URL`. Raises AlertsError, which never contains the URL."""
     from apprise import Apprise, AppriseAsset
 
     source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file
@@ -195,16 +186,14 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
 
 
 def evaluate(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> tuple[Outcome, ...]:
-    """Return the outcome of each rule without sending anything. Raises LedgerError."""
-    ledger.folder, now_us = ledger.folder, utc_us() if now_us is None else now_us
+    now_us = utc_us() if now_us is None else now_us
     return tuple(_look(ledger, config, rule, now_us) for rule in config.rule)
 
 
 def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Round:
-    """Evaluate the rules, send new alerts, and send again messages that failed. Raises AlertsError or LedgerError."""
-    ledger.folder, now_us = ledger.folder, utc_us() if now_us is None else now_us
+    now_us = utc_us() if now_us is None else now_us
     plugins = destinations(config)
-    with layout.locked(ledger.folder / "locks" / ".alerts.lock"):
+    with ledger.lock("alerts"):
         known, outcomes = {(entry.to, entry.key): entry for entry in entries(ledger)}, evaluate(ledger, config, now_us)
         sender = _Sender(plugins, config.provenance)
         after = [entry for outcome in outcomes for entry in _settle(outcome, known, sender, now_us)]
@@ -218,7 +207,6 @@ def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Ro
 
 
 def entries(ledger: Ledger) -> list[AlertRecord]:
-    """Return the active alerts of the last check. Raises LedgerError for a damaged file."""
     path = ledger.folder / FILE
     try:
         return [AlertRecord(**entry) for entry in json.loads(path.read_bytes())]
@@ -229,7 +217,6 @@ def entries(ledger: Ledger) -> list[AlertRecord]:
 
 
 def send_test(config: AlertsConfig, name: str) -> str | None:
-    """Send a test message. Return the reason if it failed, or None. Raises AlertsError."""
     plugins = destinations(config)
     if name not in plugins:
         raise AlertsError(f"no destination is named {name!r}{did_you_mean(name, plugins)}")
@@ -244,7 +231,7 @@ class _Sender:
         self._errors: dict[str, str] = {}
 
     def send(self, name: str, title: str, text: str) -> str | None:
-        """Send a message. If it failed, return the reason without the secrets that the URL contains."""
+        """Send a message. Return why it failed, without the URL's secrets, or None."""
         if name in self._errors:
             return self._errors[name]
         plugin = self._plugins[name]
@@ -260,7 +247,7 @@ class _Sender:
 
 @contextmanager
 def _apprise_log() -> Iterator[io.StringIO]:
-    """Yield Apprise's log. Other log handlers do not receive it, because it may contain a URL with secrets."""
+    """Yield Apprise's log. No other handler gets it, because it may contain a URL with secrets."""
     from apprise import LogCapture
 
     logging.getLogger("apprise").propagate = False
@@ -343,7 +330,7 @@ def _serving(ledger: Ledger, config: AlertsConfig, rule: ServingRule, now_us: in
 
 
 def _ledger(ledger: Ledger, rule: LedgerRule, now_us: int) -> Outcome:
-    last = verified.state(ledger)
+    last = verified.state(ledger.folder)
     alerts = []
     if last is not None and last.problems:
         title, text = f"the ledger has {last.problems} problems", "Do not trust its figures. Run `rose ledger verify`."

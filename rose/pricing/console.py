@@ -1,4 +1,4 @@
-"""Tables on a terminal. Text that comes from a ledger or a price book is escaped."""
+"""Tables on a terminal, with text from a ledger or a price book escaped."""
 
 from collections.abc import Iterable, Sequence
 

@@ -56,7 +56,6 @@ def to_json(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each figure in `data` with its path. In a path, a table row is named by its first cell."""
     if isinstance(data, list):
         data = {next(iter(row.values()), n) if isinstance(row, dict) else n: row for n, row in enumerate(data)}
     if not isinstance(data, dict):

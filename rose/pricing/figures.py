@@ -1,4 +1,4 @@
-"""Figures. A figure is a value with its unit, view, currency, period and provenance."""
+"""Figures: values with their unit, view, currency, period and provenance."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BookFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stamp:
-    """The facts that all figures of a report have in common. The period is [from_ns, to_ns), UTC."""
+    """What all figures of a report have in common. The period is [from_ns, to_ns), UTC."""
 
     from_ns: int
     to_ns: int
@@ -93,9 +93,8 @@ class Stamp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """A value whose unit is `nano_usd`, `nano_usd/...`, `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`.
-
-    If the value is None, `why` gives the reason."""
+    """A value in `nano_usd`, `nano_usd/...`, `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`, or `why` it is
+    None."""
 
     value: int | float | None
     unit: str
@@ -109,7 +108,7 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """Return a text such as `$0.0123`, `2 min 03.4 s` or `41.2%`. If the value is missing, return the reason."""
+        """Return a text such as `$0.0123`, `2 min 03.4 s` or `41.2%`, or the reason for no value."""
         if self.value is None:
             return self.why or NOT_ENOUGH_DATA
         return _text(self.value, self.unit)
@@ -133,7 +132,6 @@ class Figure:
         return self.interval_text or "-"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figure as plain values, without the stamp. Dollars are whole nano-dollars."""
         names = ("value", "unit", "view", "basis", "why", "low", "high", "no_interval", "text")
         return {name: getattr(self, name) for name in names} | {"provenance": self.stamp.provenance}
 
@@ -146,22 +144,18 @@ class _Shown(TypedDict, total=False):
 
 
 class _Money(_Shown, total=False):
-    """The options of an amount. `per` is the unit that the amount pays for."""
-
     per: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Makes the figures of a report. A value of None is shown as "not enough data", with its reason."""
-
     stamp: Stamp
 
     def money(self, usd: Fraction | None, view: str, **shown: Unpack[_Money]) -> Figure:
         return self.amount(None if usd is None else nano_usd_of(usd), view, **shown)
 
     def amount(self, nano_usd: int | None, view: str, **shown: Unpack[_Money]) -> Figure:
-        """Return a figure from whole nano-dollars. The interval, if any, is in dollars."""
+        """Return a figure from whole nano-dollars. The interval is in dollars."""
         per = shown.pop("per", None)
         unit = "nano_usd" if per is None else f"nano_usd/{per}"
         figure = self._figure(nano_usd, unit, view, shown)
@@ -181,7 +175,6 @@ class Figures:
         unit: str = "share",
         why: str | None = None,
     ) -> Figure:
-        """Return a share or a ratio. It is unknown if the denominator is 0 or the numerator is unknown."""
         value = None if numerator is None or denominator == 0 else Fraction(numerator) / denominator
         return self.measure(value, unit, why=why)
 
@@ -201,13 +194,11 @@ class Figures:
 
 
 def why_no_interval(figures: Iterable[Figure]) -> str:
-    """Return `No interval: ` and each reason once. The text is empty if no figure has a reason."""
     reasons = dict.fromkeys(figure.no_interval for figure in figures if figure.no_interval)
     return f"No interval: {'. '.join(filter(None, reasons))}." if reasons else ""
 
 
 def missing(figures: Iterable[Figure]) -> str:
-    """Return `No value: ` and each reason once. The text is empty if all values are known."""
     reasons = dict.fromkeys(figure.text for figure in figures if figure.value is None)
     return f"No value: {'. '.join(reasons)}." if reasons else ""
 

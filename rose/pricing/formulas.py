@@ -1,4 +1,4 @@
-"""The formulas of pricing as pure functions. Each raises ValueError if an argument has no meaning in the formula.
+"""The formulas of pricing as pure functions, which raise ValueError for an argument without meaning.
 
 [A] marks formulas that the author of Verification Economics published (ifitsmanu.com: Verification Economics glossary,
 The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack). [D] marks
@@ -27,16 +27,15 @@ def _share(**values: float) -> None:
 
 
 def blended_price(input_usd_per_million: float, output_usd_per_million: float) -> float:
-    """[A] Return CPM, the mean of the prices of a million input tokens and a million output tokens."""
+    """[A] Return CPM, the mean price of a million input and a million output tokens."""
     _not_negative(input_usd_per_million=input_usd_per_million, output_usd_per_million=output_usd_per_million)
     return (input_usd_per_million + output_usd_per_million) / 2
 
 
 def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0) -> float:
-    """Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha. [A] at pi = 1.
+    """[A] at pi = 1. Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha.
 
-    `cpm` is the blended price, and `r` is billed output over answer tokens. `rho` is rollouts per kept rollout. `alpha`
-    is the verifier's accept rate. [D] `pi` comes from `rollout_price_ratio`."""
+    `r` is billed output over answer tokens, `rho` rollouts per kept rollout, and `alpha` the verifier's accept rate."""
     _not_negative(cpm=cpm, rho=rho, pi=pi)
     _positive(r=r, alpha=alpha)
     _share(alpha=alpha)
@@ -53,8 +52,7 @@ def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: f
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frontier:
-    """[A] Where the next dollar lowers the cost per correct answer faster. It is inference if and only if `left >
-    right`."""
+    """[A] Where the next dollar lowers the cost per correct answer faster: inference if `left > right`."""
 
     left: float
     right: float
@@ -66,8 +64,8 @@ class Frontier:
 def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float) -> Frontier:
     """[A] Compare (eta_rho - 1) / eta_T with D_I / D_T.
 
-    [D] The comparison is exact with n = 1 + rho, D_I = p_I n and D_T = p_T T. Then dlnC/dD_I = (1 - eta_n) / D_I and
-    dlnC/dD_T = -eta_T / D_T. Each eta is an elasticity of alpha."""
+    [D] This is exact with n = 1 + rho, D_I = p_I n and D_T = p_T T. Then dlnC/dD_I = (1 - eta_n) / D_I and dlnC/dD_T =
+    -eta_T / D_T. Each eta is an elasticity of alpha."""
     _positive(n=n, training=training, eta_t=eta_t, usd_per_n=usd_per_n, usd_per_t=usd_per_t)
     inference_usd, training_usd = usd_per_n * n, usd_per_t * training
     return Frontier(
@@ -79,8 +77,7 @@ def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n
 
 
 def best_of_n_elasticity(p: float, n: float) -> float:
-    """[D] Return the elasticity in n of 1 - (1 - p)^n, for n independent tries. It is below 1, so more tries raise the
-    cost per correct answer."""
+    """[D] Return the elasticity in n of 1 - (1 - p)^n, which is below 1: more tries raise the cost per correct."""
     _positive(p=p, n=n)
     if p >= 1:
         raise ValueError(f"p must be below 1, got {p!r}")
@@ -91,8 +88,7 @@ def best_of_n_elasticity(p: float, n: float) -> float:
 def training_spend_with_borrowing(
     training_usd: float, rollout_share: float, borrowed_share: float, cost_ratio: float
 ) -> float:
-    """[D] Return D_T' = D_T * ((1 - psi) + psi * ((1 - phi) + phi * c_O / c_D)), where psi is the rollout share of
-    D_T."""
+    """[D] Return D_T' = D_T * ((1 - psi) + psi * ((1 - phi) + phi * c_O / c_D)); psi is D_T's rollout share."""
     _positive(training_usd=training_usd)
     _share(rollout_share=rollout_share, borrowed_share=borrowed_share)
     _not_negative(cost_ratio=cost_ratio)
@@ -117,10 +113,9 @@ def provision_closing(opening: int, accrued: int, realised: int, released: int) 
 def break_even_provision(
     p_dedicated: float, m_without_provision: float, tau_ratio: float, wasted_borrowed: float, wasted_dedicated: float
 ) -> float:
-    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m. A provision above this value makes borrowing dearer
-    than buying.
+    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m, in dollars per device-time.
 
-    All prices have the same unit, dollars per device-time. `tau_ratio` is tau_O / tau_D."""
+    A provision above this value makes borrowing dearer than buying. `tau_ratio` is tau_O / tau_D."""
     _not_negative(p_dedicated=p_dedicated, m_without_provision=m_without_provision, tau_ratio=tau_ratio)
     _share(wasted_borrowed=wasted_borrowed, wasted_dedicated=wasted_dedicated)
     if wasted_dedicated == 1:
@@ -129,8 +124,7 @@ def break_even_provision(
 
 
 def cost_multiplier(throughput_gain: float, borrowed_over_dedicated_cost: float) -> float:
-    """[D] Return M = (1 + p_O g_O / (p_D g_D)) / x: the cost with borrowing over the cost without, for a throughput
-    gain x."""
+    """[D] Return M = (1 + p_O g_O / (p_D g_D)) / x: the cost with borrowing over the cost without, for a gain x."""
     _positive(throughput_gain=throughput_gain)
     _not_negative(borrowed_over_dedicated_cost=borrowed_over_dedicated_cost)
     return (1 + borrowed_over_dedicated_cost) / throughput_gain

@@ -24,7 +24,6 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 def planned(settings: Settings) -> list[Job]:
-    """Return the jobs of the ledger, followed by the pricing jobs. Raises LedgerError."""
     jobs = ledger_jobs(settings)
     if settings.reports is not None:
         make = functools.partial(report, folder=settings.reports, price_book=settings.price_book)
@@ -35,10 +34,8 @@ def planned(settings: Settings) -> list[Job]:
 
 
 def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[str, object]:
-    """Write the reports that are missing for runs that have ended, and the report of the newest running run.
-
-    Raises LedgerError or PricingError."""
-    from rose.ledger import verified, verify
+    """Write the missing reports of ended runs, and the newest running run's. Raises LedgerError or PricingError."""
+    from rose.ledger import verified
     from rose.pricing import query
     from rose.pricing.answers import run_report as reporting
     from rose.pricing.price_books import choice
@@ -47,7 +44,7 @@ def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[s
     with ledger.connect() as connection:
         runs = query.rows(connection, "jobs/runs")
     reported = _reported(folder)
-    ledger.seen = verified.load(ledger)  # Verifying every byte for each run would take hours on a large ledger.
+    ledger.seen = verified.load(ledger.folder)  # Verifying every byte for each run would take hours on a large ledger.
     newest = next((run["run_id"] for run in runs if run["status"] == "running"), None)
     written, refused = [], {}
     for run in runs:
@@ -58,15 +55,14 @@ def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[s
             book = choice.choose(ledger, named, run_id=run["run_id"])
             written.append(_write(folder, reporting.build(ledger, run["run_id"], book)))
         except PricingError as error:
-            if not verify.verify(ledger).ok:
+            if not ledger.verify().ok:
                 raise
             refused[run["run_id"]] = str(error)
-    verified.save(ledger)
+    verified.save(ledger.folder, ledger.seen)
     return {"written": written, "refused": refused, "folder": str(folder)}
 
 
 def alerts(ledger: Ledger, *, file: Path) -> Mapping[str, object]:
-    """Send the new alerts that a file of rules defines. Raises AlertsError if a message failed, or LedgerError."""
     from rose.pricing.alerts import AlertsError, check, load
 
     done = check(ledger, load(file))

@@ -1,4 +1,4 @@
-"""Money is an integer number of nano-dollars, and a rate is a `Decimal`. Floats are never added up."""
+"""Money is an integer number of nano-dollars, and a rate is a `Decimal`: floats are never added up."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -30,20 +30,17 @@ class NothingChargedError(PricingError):
 
 
 def nano_usd_of(usd: Fraction | Decimal) -> int:
-    """Return exact dollars as whole nano-dollars, rounded half to even."""
     return round(Fraction(usd) * NANO_USD_PER_USD)
 
 
 def charge_nano_usd(usd_per_hour: Decimal, duration_ns: int) -> int:
-    """Return the cost of `duration_ns` at an hourly rate. It is rounded once, half to even."""
     return round(Fraction(usd_per_hour) * NANO_USD_PER_USD * duration_ns / NS_PER_HOUR)
 
 
 def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
-    """Divide an integer in proportion to non-negative integer weights, by largest remainder.
+    """Divide an integer in proportion to integer weights, by largest remainder. In a tie, the first key gets more.
 
-    In a tie, the first key gets more. If all weights are zero, the parts are equal. Raises ValueError without keys, or
-    for a negative weight."""
+    If all weights are zero, the parts are equal. Raises ValueError without keys, or for a negative weight."""
     if not weights:
         raise ValueError(f"cannot split {total} among no keys")
     if any(weight < 0 for weight in weights.values()):
@@ -54,8 +51,7 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
 
 
 def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
-    """Round `parts` to integers by largest remainder. Their sum is `total`, or the rounded sum of the parts without
-    `total`.
+    """Round `parts` to integers that sum to `total` (None: their rounded sum), by largest remainder.
 
     `total` may differ from the exact sum by at most one per part."""
     exact = sum(parts.values(), Fraction(0))
@@ -75,7 +71,7 @@ def _by_largest_remainder(parts: Mapping[K, tuple[int, Fraction | int]], total: 
 
 
 def format_usd(amount_nano_usd: int) -> str:
-    """Return a text such as `$1,234.57`. An amount below a dollar has three significant digits: `$0.00123`."""
+    """Return a text such as `$1,234.57`, or `$0.00123` with three significant digits below a dollar."""
     usd = Decimal(amount_nano_usd).scaleb(-9)
     size = abs(usd)
     places = 2 if size >= 1 or size == 0 else min(9, 2 - size.adjusted())
@@ -87,7 +83,6 @@ def signed_usd(amount_nano_usd: int) -> str:
 
 
 def format_money(amount_nano: int, currency: str) -> str:
-    """Return an amount in any currency, such as `EUR 1,234.57`."""
     text = format_usd(amount_nano)
     return text if currency == "USD" else text.replace("$", f"{currency} ")
 

@@ -1,4 +1,4 @@
-"""Periods of whole UTC hours, and points in time. A period is written as a month, as days, or as hours."""
+"""Periods of whole UTC hours, and points in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MONTH = re.compile(r"(\d{4})-(\d\d)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Period:
-    """A period [from_ns, to_ns) of whole UTC hours. Raises PricingError if it is not whole or is empty."""
+    """A period [from_ns, to_ns) of whole UTC hours. Raises PricingError for another or an empty one."""
 
     from_ns: int
     to_ns: int
@@ -29,7 +29,6 @@ class Period:
 
     @property
     def label(self) -> str:
-        """Return a name that can be a file's name: `2026-11`, `2026-11-03`, `2026-11-03T05-to-2026-11-04`."""
         begin, end = moment(self.from_ns), moment(self.to_ns)
         if self.from_ns % NS_PER_DAY == 0 and begin.day == 1 and end == _next_month(begin):
             return f"{begin:%Y-%m}"
@@ -56,7 +55,6 @@ class Period:
 
 
 def of_month(text: str) -> Period:
-    """Return the month that a text such as `2026-11` names. Raises QuestionError."""
     match = _MONTH.fullmatch(text)
     if match is None or not 1 <= int(match[2]) <= 12:
         raise QuestionError(f"{text!r} is not a month; write it as 2026-11")
@@ -69,7 +67,6 @@ def month_at(ns: int) -> Period:
 
 
 def period_before(period: Period) -> Period:
-    """Return the month before, if `period` is a whole month. Otherwise return the equally long period just before."""
     if period == month_at(period.from_ns):
         return month_at(period.from_ns - 1)
     return Period(2 * period.from_ns - period.to_ns, period.from_ns)
@@ -84,7 +81,7 @@ def hour(text: str, option: str) -> int:
 
 
 def instant(text: str, option: str) -> int:
-    """Return a time such as `2026-12-05T10:00Z`, or the start of a day, in UTC nanoseconds. Raises QuestionError."""
+    """Return a time such as `2026-12-05T10:00Z` or `2026-12-05` in UTC nanoseconds. Raises QuestionError."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -95,7 +92,7 @@ def instant(text: str, option: str) -> int:
 
 
 def nanoseconds(at: datetime) -> int:
-    """Return nanoseconds since the epoch, exact to the microsecond. A time without a zone is UTC."""
+    """Return nanoseconds since the epoch. A time without a zone is UTC."""
     return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
@@ -108,7 +105,7 @@ def naive(ns: int) -> datetime:
 
 
 def hour_text(ns: int) -> str:
-    """Return the UTC hour that begins at `ns`, such as `2026-11-01T05`. Midnight is written `2026-11-01`."""
+    """Return an hour such as `2026-11-01T05`, or `2026-11-01` for midnight."""
     return _short(moment(ns))
 
 
@@ -117,7 +114,6 @@ def day_of(ns: int) -> date:
 
 
 def of_hours(first_ns: int, last_ns: int) -> Period:
-    """Return the period from the start of the first hour to the end of the last hour."""
     return Period(first_ns, last_ns + NS_PER_HOUR)
 
 

@@ -1,13 +1,18 @@
 """Functions that run the named queries in sql/ on a ledger's catalog."""
 
+import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import duckdb
 
 import sql
+from rose.clock import utc
+from rose.ledger.files import database, segments, sources
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.reading import pinned
+from rose.pricing.money import PricingError
 
 _TYPES = {  # DuckDB type of each variable: an empty list needs one.
     **dict.fromkeys(("run_id", "needs", "provenance", "part", "device_id"), "VARCHAR"),
@@ -33,19 +38,17 @@ _VIEWS = (
 
 
 def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str) -> None:
-    """Copy the rows of a run from every view into temporary tables.
+    """Copy a run's rows from every view into temporary tables.
 
-    The copy for a fleet's run includes the events of its RL runs. The copy for an RL run includes the events of its
-    fleets while the RL run was there."""
-    pinned.pin(connection, ledger)
+    A fleet's copy includes its RL runs. An RL run's copy includes its fleets' events while it was there."""
+    pin(connection, ledger)
     snapshot_pinned(connection, run_id)
 
 
 def snapshot_pinned(
     connection: duckdb.DuckDBPyConnection, run_id: str, doubled: Sequence[tuple[str, int]] = ()
 ) -> None:
-    """Take a snapshot on a pinned connection, then unpin the connection. The slices `doubled`, given as (writer, seq),
-    are left out."""
+    """Take a snapshot on a pinned connection without the slices `doubled`, (writer, seq), then unpin it."""
     set_variables(connection, run_id=run_id)
     shared = rows(connection, "run/fleets")
     connection.execute(sql.read("run/time_on_fleet.sql"))
@@ -64,11 +67,10 @@ def snapshot_pinned(
     if doubled:
         connection.execute(_LEAVE_OUT, [[writer for writer, _ in doubled], [seq for _, seq in doubled]])
     connection.execute(f"DROP {made} temp.event")
-    pinned.unpin(connection)
+    unpin(connection)
 
 
 def view_as(kind: str, view: str) -> str:
-    """Return the SQL statement that creates this view of the ledger as a table of this kind."""
     begin = f"CREATE OR REPLACE VIEW {view} AS"
     text = sql.view(view)
     assert begin in text
@@ -76,20 +78,18 @@ def view_as(kind: str, view: str) -> str:
 
 
 def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) -> None:
-    """Set variables that named queries use. Raises KeyError for an unknown variable."""
     for name, value in variables.items():
         connection.execute(f"SET VARIABLE {name} = CAST($value AS {_TYPES[name]})", {"value": value})
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: str, values: Sequence[Sequence[object]]) -> None:
-    """Insert rows in batches, because each SQL statement takes a millisecond."""
+    """Insert rows in batches, because each statement takes a millisecond."""
     for portion in (values[i : i + _ROWS_AT_ONCE] for i in range(0, len(values), _ROWS_AT_ONCE)):
         marks = ", ".join([f"({', '.join('?' * len(portion[0]))})"] * len(portion))
         connection.execute(f"INSERT INTO {table} VALUES {marks}", [value for row in portion for value in row])
 
 
 def rows(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
-    """Return the rows of `sql/<name>.sql` as dicts."""
     return records(connection.execute(sql.read(f"{name}.sql")))
 
 
@@ -97,3 +97,82 @@ def records(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     assert cursor.description is not None
     columns = [column[0] for column in cursor.description]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+
+
+#: A smaller segment is read once, because opening it for each view takes longer than reading it.
+_SMALL_BYTES = 256 * 1024
+_SMALL_EVENTS = 10_000  # Beyond this, copying takes longer than a plan of each view over the files.
+
+
+def pin(connection: duckdb.DuckDBPyConnection, ledger: Ledger) -> None:
+    """Fix `event`, and the views that read it, at the events that exist now. Daily views are not fixed.
+
+    Raises LedgerError, duckdb.Error or OSError if a file is damaged or gone."""
+    small: list[str] = []
+    large: list[str] = []
+    for part in itertools.chain.from_iterable(ledger.parts.values()):
+        if part.state == "compacted":
+            large.append(part.pattern)
+            continue
+        for name in segments.segment_names(ledger.folder / part.folder):
+            size = (ledger.folder / part.folder / name).stat().st_size
+            (small if size < _SMALL_BYTES else large).append(f"{part.folder}/{name}")
+    with database.one_thread(connection):
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE small_event AS {sources.events(ledger.folder, small)}")
+    connection.execute(
+        "CREATE OR REPLACE TEMP VIEW stored_event AS "
+        f"FROM small_event UNION ALL BY NAME ({sources.events(ledger.folder, large)})"
+    )
+    ((count,),) = connection.execute("SELECT count(*) FROM stored_event").fetchall()
+    if count <= _SMALL_EVENTS:
+        connection.execute("CREATE OR REPLACE TEMP TABLE event AS FROM ledger.event")
+
+
+def unpin(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("DROP TABLE IF EXISTS temp.event")
+    connection.execute("DROP VIEW temp.stored_event")
+    connection.execute("DROP TABLE temp.small_event")
+
+
+def verified(ledger: Ledger) -> bool:
+    """Return whether the ledger verifies. Raises PricingError if not, unless unverified reading is allowed."""
+    with suppress(LedgerError):  # A reader writes the catalog of an earlier version anew; damage is named below.
+        ledger.connect().close()
+    problems = ledger.doubts
+    if problems and not ledger.allow_unverified:
+        raise PricingError(
+            f"ledger {ledger.folder} does not verify, so its figures cannot be trusted:\n"
+            + "\n".join(f"  {problem}" for problem in problems[:10])
+            + "\n`--allow-unverified` gives figures that are marked so."
+        )
+    return not problems
+
+
+def refuse_archived(ledger: Ledger, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    newest_us = ledger.archived_until_us
+    if newest_us is None:
+        return
+    set_variables(connection, run_id=run_id)
+    runs = {run_id}
+    for row in rows(connection, "run/fleets"):
+        # Fleet events from before the RL run began do not count for it.
+        if row["run_id"] != run_id or rows(connection, "run/facts")[0]["began_ns"] <= newest_us * 1000:
+            runs |= {row["run_id"], row["fleet_run_id"]}
+    gone = 0
+    for name in runs:
+        set_variables(connection, run_id=name, archived_us=newest_us)
+        gone += max(0, int(rows(connection, "run/archived")[0]["events"] or 0))
+    if gone > 0:
+        raise PricingError(
+            f"{gone:,} events of run {run_id!r} were archived, so its figures would be incomplete: bring them "
+            "back with `rose ledger restore --from ...`"
+        )
+
+
+def refuse_archived_since(ledger: Ledger, from_ns: int | None) -> None:
+    newest_us = ledger.archived_until_us
+    if newest_us is not None and (from_ns is None or from_ns <= newest_us * 1000):
+        raise PricingError(
+            f"events up to {utc(newest_us * 1000)} were archived, so a period that begins before can only be priced "
+            "in part: begin it later, or bring them back with `rose ledger restore --from ...`"
+        )

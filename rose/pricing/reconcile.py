@@ -1,6 +1,4 @@
-"""A comparison of a vendor's FOCUS invoice with the ledger's amortized charges, by device and day, in nano-dollars.
-
-The cells of the file stay text until they are checked. Memory use is bounded."""
+"""Compares a vendor's FOCUS invoice with the ledger's amortized charges, by device and day, in nano-dollars."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -40,8 +38,7 @@ def reconcile(
     tolerance: Fraction = Fraction(5, 1000),
     provenance: str | None = None,
 ) -> dict[str, Any]:
-    """Return both sides of each line, and the days whose difference exceeds the tolerance. Raises PricingError, and the
-    errors of `bill`."""
+    """Return both sides of each line, and the days that differ by more than the tolerance. Raises PricingError."""
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("an invoice is compared by UTC day: give a period of whole UTC days")
     if not path.is_file():
@@ -97,7 +94,6 @@ def reconcile(
 
 
 def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> None:
-    """Load the file as the table `invoice_row`. Raises PricingError, which names the row, the column and the value."""
     with path.open("rb") as file:
         magic = file.read(4)
     link = folder / "invoice"  # DuckDB would take a name with * or [ for a pattern.

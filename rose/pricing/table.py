@@ -1,4 +1,4 @@
-"""A table of figures as data. A terminal, a page, a sheet or a screen can show it."""
+"""A table of figures as data, for a terminal, a page, a sheet or a screen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `unit` is the currency if the column has `money`. A terminal never breaks a `whole` cell."""
+    """A column. `unit` is the currency of `money`. A terminal never breaks a `whole` cell."""
 
     name: str
     kind: Kind = "text"
@@ -35,10 +35,10 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table of text, numbers, Figures and None. `view` and `stamp` apply to all figures. `footer` has the totals.
+    """A table of text, numbers, Figures and None. `view` and `stamp` apply to all figures. `footer` has totals.
 
-    A `grouped` table shows a repeated first cell only once. `marks` are by row number. `name` is the name of a sheet.
-    Raises ValueError if a row does not have one cell per column."""
+    A `grouped` table shows a repeated first cell only once. `marks` are by row number, and `name` is a sheet's. Raises
+    ValueError if a row does not have one cell per column."""
 
     title: str
     columns: tuple[Column, ...]
@@ -66,7 +66,6 @@ class Table:
         return tuple(cell for row in (*self.rows, *self.footer) for cell in row if isinstance(cell, Figure))
 
     def plain(self) -> Table:
-        """Return the table with figures and intervals as text. Notes explain the values that are missing."""
         if not self.figures:
             return self
         columns, cells = [], []
@@ -125,9 +124,6 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A text beside tables. `lead` is emphasised before it, and `more` has further lines. `good` is the outcome if the
-    text is a verdict."""
-
     text: str
     lead: str = ""
     alarm: bool = False
@@ -174,23 +170,19 @@ class Section:
     parts: Mapping[str, Table | Paragraph]
 
     def table(self, name: str) -> Table:
-        """Return the table with this name. Raises KeyError for another name."""
         part = self.parts[name]
         assert isinstance(part, Table)
         return part
 
     def paragraph(self, name: str) -> Paragraph:
-        """Return the paragraph with this name. Raises KeyError for another name."""
         part = self.parts[name]
         assert isinstance(part, Paragraph)
         return part
 
     def text(self, name: str) -> str:
-        """Return the paragraph with this name as a single text. Raises KeyError for another name."""
         return " ".join(self.paragraph(name).lines)
 
     def figure(self, name: str, key: str, column: str = "value") -> Figure:
-        """Return the figure in a table, by the table's name, the row's first cell and the column. Raises KeyError."""
         cell = self.table(name).row(key)[column]
         assert isinstance(cell, Figure)
         return cell
@@ -208,8 +200,6 @@ def values(title: str, figures: Mapping[str, Figure], stamp: Stamp, view: str, *
 def report_table(
     stamp: Stamp, title: str, head: str, rows: Iterable[Row], text: Collection[str] = (), **more: Any
 ) -> Table:
-    """Return a table of figures. `head` has the names of the columns, divided by " | ". `text` names those columns that
-    hold text."""
     return Table(title=title, stamp=stamp, columns=columns(*head.split(" | "), text=text), rows=tuple(rows), **more)
 
 

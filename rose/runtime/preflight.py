@@ -193,11 +193,10 @@ def _check_trace(config: FleetConfig) -> None:
 def check_archive(config: FleetConfig) -> None:
     """Raises PreflightError if this host sees that `archive.to` cannot be used."""
     from rose.ledger.growth import archive
-    from rose.ledger.growth.store import Store
 
     if config.archive.to is not None:
         with _refused(LedgerError, before=f"archive.to {config.archive.to!r}: "):
-            archive.outside(Store(config.archive.to), places.ledger(config))
+            archive.outside(archive.Store(config.archive.to), places.ledger(config))
 
 
 def _check_folders(config: FleetConfig) -> None:

@@ -19,7 +19,6 @@ from benchmarks.ledger import scale
 from benchmarks.traffic import MIX, Fleet, close_epochs
 from rose.accept.report import ROOT, Report
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
 from tests.dashboard import browser
@@ -115,7 +114,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fleet]:
 
 def test_the_made_up_fleet_adds_up_and_can_be_priced(made: tuple[Path, Fleet]) -> None:
     root, fleet = made
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     priced = charges.price(Ledger(root), pricebook.load("example"))
     provisioned_ns = fleet.devices * fleet.seconds * 10**9
     assert priced.frame.filter(kind="capacity")["ns"].sum() == pytest.approx(provisioned_ns, rel=1e-3)

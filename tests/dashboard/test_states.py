@@ -11,7 +11,6 @@ import pytest
 from dashboard import bar, data, frame
 from dashboard.link import Link
 from rose import events
-from rose.ledger import verify
 from rose.ledger.files import layout, segments
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.growth.archive import archive
@@ -192,7 +191,7 @@ def test_what_was_never_verified_is_not_called_sound(ended: Path, tmp_path: Path
     root = shutil.copytree(ended, tmp_path / "ledger")
     shutil.rmtree(root / "verified", ignore_errors=True)
     assert frame.Trust(until=None, problems=None).text == "never verified"
-    verify.verify(Ledger(root))
+    Ledger(root).verify()
     looked = frame.look(Ledger(root))
     assert looked.problems == ()
     assert looked.text.endswith("0 problems")

@@ -1,5 +1,3 @@
-"""Strategies and helpers that the ledger's tests share."""
-
 import dataclasses
 import json
 import shutil
@@ -111,7 +109,6 @@ def ask(root, query, values=()):
 
 
 def close_epochs(root):
-    """Begin a new epoch of every writer, so that a roll-up counts all events there are."""
     for writer in layout.writers(root):
         segments.begin_epoch(root, segments.recover(root, writer))
 

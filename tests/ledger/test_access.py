@@ -1,5 +1,3 @@
-"""What commands on a folder leave in its access log, where ROSE_LOG_ACCESS asks for one."""
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +8,6 @@ from rose import cli
 from rose.ledger import access
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query
-from rose.ledger.verify import verify
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +38,7 @@ def test_the_variable_says_what_is_logged(root, tmp_path, monkeypatch):
         ("query", "refused", None, "DROP VIEW lease"),
     ]
     assert "@" in query(Ledger(root), "SELECT DISTINCT who FROM access").rows[0][0]
-    assert verify(Ledger(root)).ok
+    assert Ledger(root).verify().ok
 
 
 def test_who_was_known_by_a_login_is_named_and_those_at_the_same_time_are_all_logged(root):

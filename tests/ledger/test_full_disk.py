@@ -10,7 +10,6 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from rose.ledger import verify
 from rose.ledger.files import catalog, layout, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
@@ -62,7 +61,7 @@ print(json.dumps({
     "hidden": hidden,
     "read": events,
     "seen_later": later == [f"l{n}" for n in range(120)],
-    "problems": verify.verify(Ledger(root)).problems,
+    "problems": Ledger(root).verify().problems,
     "left": sorted(path.name for path in root.iterdir() if path.name.startswith(".")),
 }))
 """
@@ -174,7 +173,7 @@ def test_a_disk_that_fills_at_any_write_hides_nothing_that_was_acknowledged(tmp_
     assert disk.refusals == 0
     seen = _seen(root)
     assert len(seen) == len(set(seen))
-    assert verify.verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     assert not list(root.glob(".*"))
 
 

@@ -8,7 +8,6 @@ from rose.ledger import verified
 from rose.ledger.files import layout
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify, verify_changed
 from tests.ledger.conftest import copied, record
 
 
@@ -32,11 +31,11 @@ def _newest(root):
 
 
 def test_a_verification_leaves_when_and_up_to_where_it_was_sound(root):
-    assert verified.state(Ledger(root)) is None
-    assert verified.text(Ledger(root)).startswith("never verified")
+    assert verified.state(Ledger(root).folder) is None
+    assert verified.text(Ledger(root).folder).startswith("never verified")
     began_us = utc_us()
-    verify(Ledger(root))
-    state = verified.state(Ledger(root))
+    Ledger(root).verify()
+    state = verified.state(Ledger(root).folder)
     assert began_us <= state.until_us <= utc_us()
     assert (state.sound, state.problems, state.full_until_us) == (True, 0, state.until_us)
     assert "@" in state.by
@@ -46,24 +45,24 @@ def test_a_verification_leaves_when_and_up_to_where_it_was_sound(root):
 
 
 def test_what_is_wrong_shows_and_what_was_there_is_asked_for_until_it_is_back(root):
-    verify(Ledger(root))
+    Ledger(root).verify()
     head, content = (root / "heads/w.json").read_bytes(), _newest(root).read_bytes()
     path = _newest(root)
     path.unlink()
     (root / "heads/w.json").write_text(json.dumps({"segment": str(_newest(root).relative_to(root))}))
     for _ in range(2):
-        assert not verify(Ledger(root)).ok
-        assert "NOT SOUND, 1 problems" in verified.text(Ledger(root))
+        assert not Ledger(root).verify().ok
+        assert "NOT SOUND, 1 problems" in verified.text(Ledger(root).folder)
     path.write_bytes(content)
     (root / "heads/w.json").write_bytes(head)
-    assert verify(Ledger(root)).ok
-    assert ": sound" in verified.text(Ledger(root))
+    assert Ledger(root).verify().ok
+    assert ": sound" in verified.text(Ledger(root).folder)
 
 
 def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_files_only(root, lease, monkeypatch):
     ledger = Ledger(root)
-    first = verify(ledger)
-    assert verified.load(ledger).entries == ledger.seen.entries
+    first = ledger.verify()
+    assert verified.load(ledger.folder).entries == ledger.seen.entries
     record(root, lease())
     read, read_bytes = list[str](), Path.read_bytes
 
@@ -72,27 +71,27 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
         return read_bytes(path)
 
     monkeypatch.setattr(Path, "read_bytes", counted)
-    report = verify_changed(Ledger(root))
+    report = Ledger(root).verify_changed()
     assert report.problems == first.problems == []
     assert [name for name in read if layout.SEGMENT_NAME.fullmatch(name)] == [_newest(root).name]
     before, after = (sum(writer.events for writer in each.writers) for each in (first, report))
     assert after == before + 1
-    state = verified.state(Ledger(root))
+    state = verified.state(Ledger(root).folder)
     assert state.full_until_us < state.until_us
     assert "every byte read until" in state.text
 
 
 def test_a_damaged_record_is_as_good_as_none(root):
-    verify(Ledger(root))
+    Ledger(root).verify()
     files = json.loads((root / "verified/files.json").read_bytes())
     for content in ("", "{", '{"format": 1, "known": [["segment"]]}', json.dumps({**files, "format": 1})):
         for name in ("state.json", "files.json"):
             (root / "verified" / name).write_text(content)
-        assert verified.state(Ledger(root)) is None
-        assert verified.load(Ledger(root)).entries == {}
-    verify(Ledger(root))
+        assert verified.state(Ledger(root).folder) is None
+        assert verified.load(Ledger(root).folder).entries == {}
+    Ledger(root).verify()
     state = json.loads((root / "verified/state.json").read_bytes())
     for change in ({"heads": {"w": 5}}, {"heads": []}, {"problems": "0"}, {"by": None}):
         (root / "verified/state.json").write_text(json.dumps(state | change))
-        assert verified.state(Ledger(root)) is None
-    assert verify(Ledger(root)).ok
+        assert verified.state(Ledger(root).folder) is None
+    assert Ledger(root).verify().ok

@@ -10,7 +10,6 @@ from rose.ledger.files import layout, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests import programs
 from tests.ledger.conftest import copied, flip
 from tests.ledger.evidence import ledgers
@@ -37,17 +36,17 @@ def sound(tmp_path_factory):
     compaction.compact(Ledger(root), grace_s=0)
     compaction.compact(Ledger(root), grace_s=0)
     assert [part.state for part in layout.parts(root, "a")] == ["compacted", "live"]
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     return root
 
 
 def test_a_sound_ledger_is_counted(root):
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     assert report.ok
     found = [(w.writer, w.segments, w.events, w.first_seq, w.last_seq) for w in report.writers]
     assert found == [("a", 8, 12, 0, 11), ("b", 2, 2, 0, 1)]
     with pytest.raises(LedgerError, match="is not a ledger"):
-        verify(Ledger(root.parent))
+        Ledger(root.parent).verify()
 
 
 @settings(max_examples=usual(12, long=200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -58,7 +57,7 @@ def test_a_flipped_bit_anywhere_in_any_file_of_the_chain_is_found(sound, data):
     at = data.draw(st.integers(0, path.stat().st_size - 1))
     content = flip(path, at, 1 << data.draw(st.integers(0, 7)))
     try:
-        problems = verify(Ledger(sound)).problems
+        problems = Ledger(sound).verify().problems
     finally:
         path.write_bytes(content)
     assert any(str(path.relative_to(sound)) in problem for problem in problems), problems
@@ -117,7 +116,7 @@ def _foreign_chain(root):
 )
 def test_a_fault_is_found_and_its_place_named(root, fault, where, what):
     fault(root)
-    problems = verify(Ledger(root)).problems
+    problems = Ledger(root).verify().problems
     assert any(problem.startswith(where) and what in problem for problem in problems), problems
 
 
@@ -131,7 +130,7 @@ def test_an_epoch_that_is_merged_while_it_is_read_is_no_problem(root, monkeypatc
             compaction.compact(Ledger(root), grace_s=3600)
 
     monkeypatch.setattr(Chain, "_live", merged_at_once)
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     assert report.problems == []
     assert [writer.events for writer in report.writers] == [12, 2]
     assert (layout.Part("a", 0, 0, "live"), True) in layout.all_parts(root, "a")
@@ -141,16 +140,16 @@ def test_an_epoch_that_is_merged_while_it_is_read_is_no_problem(root, monkeypatc
 @given(data=st.data())
 def test_a_change_under_a_seen_file_is_found_and_forgotten_again(sound, data):
     ledger = Ledger(sound)
-    assert verify(ledger).ok
+    assert ledger.verify().ok
     files = [path for part in ("live", "compacted") for path in sorted((sound / part).rglob("*")) if path.is_file()]
     path = data.draw(st.sampled_from(files))
     content = flip(path, data.draw(st.integers(0, path.stat().st_size - 1)))
     try:
-        problems = verify(ledger).problems
+        problems = ledger.verify().problems
     finally:
         path.write_bytes(content)
     assert any(str(path.relative_to(sound)) in problem for problem in problems), problems
-    assert verify(ledger).problems == []
+    assert ledger.verify().problems == []
 
 
 @pytest.mark.parametrize("state", ["gone", "empty", "one behind"])
@@ -162,10 +161,10 @@ def test_a_head_that_does_not_name_the_newest_segment_is_a_fault_until_its_write
         head.write_bytes(b"")
     else:
         head.write_text(head.read_text().replace(_names(root, 1)[-1].name, _names(root, 1)[-2].name))
-    (problem,) = verify(Ledger(root)).problems
+    (problem,) = Ledger(root).verify().problems
     assert "heads/a.json does not name it as the newest segment" in problem
     segments.recover(root, "a")
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 @pytest.mark.parametrize("stands", [False, True])
@@ -176,7 +175,7 @@ def test_a_writer_that_was_killed_beside_its_newest_segment_left_no_fault(root, 
     segments.announce(root, "a", str(newest.relative_to(root)))
     if not stands:
         newest.unlink()
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 def test_too_few_open_files_are_no_damage(root):
@@ -184,13 +183,12 @@ def test_too_few_open_files_are_no_damage(root):
 import os, resource, sys
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
-print(verify(Ledger(sys.argv[1])).problems)
+print(Ledger(sys.argv[1]).verify().problems)
 used = max(os.open("/dev/null", os.O_RDONLY) for _ in range(100)) + 1
 for spare in range(4):
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     try:
-        print(verify(Ledger(sys.argv[1])).problems)
+        print(Ledger(sys.argv[1]).verify().problems)
     except LedgerError:
         print("refused")
 """
@@ -203,6 +201,6 @@ def test_what_is_behind_a_link_is_named_as_not_checked(root, tmp_path, linked):
     path = min((root / "live/a/000000").iterdir()) if linked == "segment" else root / linked
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     assert (report.problems, report.ok) == ([], False)
     assert report.unchecked == [f"{path.relative_to(root)}: a link to {tmp_path / 'elsewhere'}"]

@@ -13,7 +13,6 @@ from rose.events import LedgerAction
 from rose.ledger.files import catalog, layout, registry, rows
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.evidence import ledgers
 
@@ -25,7 +24,7 @@ def sound(tmp_path_factory):
     compaction.compact(Ledger(root), grace_s=0)
     rollup.roll_up(Ledger(root))
     catalog.connect(root).close()
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     return root
 
 
@@ -49,7 +48,7 @@ def root(sound, tmp_path):
 def test_a_folder_in_the_place_of_a_file_is_named(root, name):
     (root / name).unlink()
     (root / name).mkdir()
-    problems = verify(Ledger(root)).problems
+    problems = Ledger(root).verify().problems
     assert any(name in problem for problem in problems), problems
 
 
@@ -69,7 +68,7 @@ def test_a_header_that_cannot_be_is_named(root):
             file.add_key_value_metadata({b"rose": json.dumps({**places, **unsigned, **changed}).encode()})
         path = root / f"live/a/000002/000009-{hashlib.sha256(buffer.getvalue()).hexdigest()}.parquet"
         path.write_bytes(buffer.getvalue())
-        problems = verify(Ledger(root)).problems
+        problems = Ledger(root).verify().problems
         assert any(problem.startswith(str(path.relative_to(root))) and says in problem for problem in problems), changed
         path.unlink()
 
@@ -82,7 +81,7 @@ def test_an_event_of_upkeep_that_does_not_say_what_was_done_is_named(root, write
     with LedgerWriter.open(root, writer, layout.UPKEEP_RUN_ID) as log:
         for detail in ("{}", "[]", "5", '{"manifest_sha256": 5, "coverage_sha256": []}'):
             log.record(LedgerAction(action=action, detail_json=detail), durable=False)
-    named = [problem for problem in verify(Ledger(root)).problems if f"the event {action!r} lacks" in problem]
+    named = [problem for problem in Ledger(root).verify().problems if f"the event {action!r} lacks" in problem]
     assert len(named) == 4
     assert all(problem.startswith(f"live/{writer}: seq ") for problem in named)
 
@@ -101,6 +100,6 @@ def test_a_manifest_that_cannot_be_is_named_though_an_event_names_it(root, chang
     detail = {"writer": "a", "last_seq": 1, "sha256": "", "manifest_sha256": manifest_sha256}
     with LedgerWriter.open(root, "compaction", layout.UPKEEP_RUN_ID) as log:
         log.record(LedgerAction(action="compacted", detail_json=json.dumps(detail)), durable=True)
-    problems = verify(Ledger(root)).problems
+    problems = Ledger(root).verify().problems
     named = [problem for problem in problems if problem.startswith("compacted/a/000000-000001.json: ")]
     assert any("it is not a manifest" in problem for problem in named), problems

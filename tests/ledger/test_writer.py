@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from rose.events import DeviceSlice, Power
-from rose.ledger import verify
 from rose.ledger.files import segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
@@ -60,7 +59,7 @@ def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path):
         assert seqs == list(range(len(seqs)))
         assert set(acknowledged) <= set(seqs)
         assert acknowledged[0] == last + 2, "the next process goes on at the exact next seq"
-        assert verify.verify(Ledger(root)).problems == []
+        assert Ledger(root).verify().problems == []
         last = seqs[-1]
 
 
@@ -133,7 +132,7 @@ def test_an_epoch_ends_after_its_segments_and_the_readers_follow(tmp_path, lease
             assert len(_seqs(tmp_path)) == count
     per_epoch = [len(list(folder.iterdir())) for folder in sorted(tmp_path.glob("live/w/*"))]
     assert per_epoch == [4, 4, 3], "a segment without rows begins each"
-    assert verify.verify(Ledger(tmp_path)).problems == []
+    assert Ledger(tmp_path).verify().problems == []
 
 
 def test_an_epoch_is_shared_by_processes_but_not_by_versions(tmp_path, lease, monkeypatch):
@@ -163,7 +162,7 @@ def test_a_disk_that_refuses_is_heard_of_and_nothing_is_lost_when_it_recovers(tm
     seqs = _seqs(root)
     assert seqs == list(range(len(seqs)))
     assert len(seqs) >= 3
-    assert verify.verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 def test_events_that_come_together_take_no_room_from_others_however_often_they_are_tried(tmp_path, lease):
@@ -187,7 +186,7 @@ def test_events_that_come_together_take_no_room_from_others_however_often_they_a
 
 def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(tmp_path, lease, monkeypatch):
     """The folder's fsync may fail after the rename: the segment is there, although its writer was told otherwise."""
-    real, failures = segments.append, [OSError(5, "Input/output error")]
+    real, failures = segments.write_next, [OSError(5, "Input/output error")]
 
     def fails_once(*arguments):
         tail = real(*arguments)
@@ -196,14 +195,14 @@ def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(tmp_path, l
         return tail
 
     with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=0.01) as writer:
-        monkeypatch.setattr(segments, "append", fails_once)
+        monkeypatch.setattr(segments, "write_next", fails_once)
         with pytest.raises(LedgerError, match="Input/output error"):
             writer.record(lease())
         while writer.failure is not None:
             time.sleep(0.01)
         assert writer.record(lease()) == 1
     assert _seqs(tmp_path) == [0, 1]
-    assert verify.verify(Ledger(tmp_path)).problems == []
+    assert Ledger(tmp_path).verify().problems == []
 
 
 def test_closing_says_how_many_events_it_could_not_write(tmp_path, lease):

@@ -1,5 +1,3 @@
-"""Events with a plain value in each field that a test does not speak of."""
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

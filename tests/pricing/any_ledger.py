@@ -50,7 +50,6 @@ Key = tuple[Any, ...]
 
 
 def on_any_ledger(test: Callable[..., None]) -> Callable[..., None]:
-    """The same ledgers for every test, so that each is written and priced once."""
     return seed(SEED)(QUIET(given(made=ledgers(portions=1))(test)))
 
 
@@ -79,7 +78,6 @@ def runs_reported(made: Made) -> dict[str, str]:
 
 @functools.cache
 def reported(made: Made, run_id: str) -> Section | None:
-    """The tables of the report of a run, or None where it has no device time."""
     if not priced(made).frame.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))["ns"].sum():
         with pytest.raises(PricingError, match=run_id):
             run_report.build(Ledger(root_of(made)), run_id, BOOK)
@@ -128,7 +126,6 @@ def owner(slice_: events.DeviceSlice, bucket: str, run_id: str) -> str:
 
 
 def cut_slices(made: Made) -> Iterator[tuple[str, int, str, events.DeviceSlice, int, int, dict[str, int]]]:
-    """Yield (writer, seq, run_id, slice, spell, hour, ns by bucket) for every slice and hour."""
     for writer, seq, run_id, slice_ in made.facts(events.DeviceSlice):
         if slice_.t1_ns > slice_.t0_ns:
             spell = made.spell(run_id, slice_.device_id, slice_.t0_ns)
@@ -182,7 +179,6 @@ def metered(made: Made) -> Counter[Key]:
 
 
 def union_ns(spans: Iterable[tuple[int, int]]) -> Counter[int]:
-    """The time that spans cover, by hour."""
     cover_ns: Counter[int] = Counter()
     until = 0
     for t0_ns, t1_ns in sorted(spans):

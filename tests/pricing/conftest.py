@@ -17,7 +17,7 @@ from rose.pricing.answers import run_report
 from rose.pricing.answers.run_report import Report
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.comparison import savings_table
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
 from rose.pricing.period import Period
 from rose.pricing.price_books.pricebook import PriceBook, load, parse
 from rose.pricing.run.priced import PricedRun, priced
@@ -237,7 +237,6 @@ def trajectory(
     correct: bool | None = None,
     stale: bool = False,
 ) -> list[events.Event]:
-    """A trajectory of one turn; an attempt but the last was preempted, and its tokens are the next one's prompt."""
     lost, ids = outcome == "lost", {"trajectory_id": trajectory_id, "group_id": group_id, "step": step}
     output_tokens = 0 if lost else sum(tokens for _, tokens in made_on)
     made: list[events.Event] = []
@@ -328,7 +327,6 @@ def held_out_run(held_out: Path) -> Iterator[PricedRun]:
 
 @pytest.fixture(scope="session")
 def never_withheld(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run without any window in which leases were withheld."""
     from tests.pricing.marginal_cost.test_harm import run
 
     return write(tmp_path_factory.mktemp("never-withheld") / "ledger", run(windows=[]), provenance="replay")

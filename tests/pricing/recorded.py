@@ -1,5 +1,3 @@
-"""What is recorded into a ledger, and what the ledger then says, worked out from the events alone in plain Python."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -46,7 +44,6 @@ class Made:
                             ledger.record(record.event, durable=False)
 
     def facts(self, kind: type[E]) -> list[tuple[str, int, str, E]]:
-        """(writer, seq, run_id, event) of a kind; of one client id the first of the writer that began first."""
         seqs: Counter[str] = Counter()
         facts: dict[tuple[str, str], tuple[str, int, str, E]] = {}
         for record in sorted(self.recorded, key=lambda record: (record.portion, record.writer)):
@@ -107,7 +104,6 @@ class Made:
         return max((tenure.spell for tenure in own), default=0)
 
     def hardware(self) -> dict[tuple[str, str, int], str]:
-        """What each (run_id, device_id) is in each of its spells."""
         return {
             (tenure.run_id, tenure.device_id, tenure.spell): tenure.joined.hardware_id
             or f"{tenure.run_id}/{tenure.device_id}"
@@ -173,7 +169,6 @@ class Tenure:
 
 
 def _joined(spans: Iterable[tuple[tuple[str, str, int], int, int]]) -> list[tuple[tuple[str, str, int], int, int]]:
-    """Spans of one holder that touch, as one."""
     holdings: list[tuple[tuple[str, str, int], int, int]] = []
     for holder, t0_ns, t1_ns in sorted(spans):
         if holdings and holdings[-1][0] == holder and holdings[-1][2] == t0_ns:

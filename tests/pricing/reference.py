@@ -1,5 +1,3 @@
-"""Formulas of pricing for one rate or one bin, which the tests hold the sums over leases and days against."""
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -51,8 +49,6 @@ def realised_violations_usd(bins: Sequence[tuple[int, float, float]], penalty_us
 
 
 class Partials(NamedTuple):
-    """Dollars per million, per unit of the factor."""
-
     alpha: float
     cpm: float
     r: float

@@ -11,7 +11,6 @@ from rose import events
 from rose.ledger.files import examine
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep.jobs import Settings, history, run_job
-from rose.ledger.verify import verify
 from rose.pricing import jobs
 from rose.pricing.answers import run_report
 from rose.pricing.jobs import planned
@@ -106,7 +105,7 @@ def test_reports_read_again_nothing_that_was_verified(
     for name in ("a", "b"):
         ends = [events.Run(action=action, name=name, at_us=n + 1) for n, action in enumerate(("started", "ended"))]
         root = write_ledger(ends, run_id=name, writer=name)
-    verify(Ledger(root))
+    Ledger(root).verify()
     examined, segment = list[str](), examine.segment
 
     def counted(content: bytes, sha256: str) -> examine.Segment:

@@ -30,7 +30,7 @@ class Signer:
 
 @dataclass(slots=True)
 class WriterReport:
-    """The findings of the check of one writer. Each text in `problems` begins with the name of a file."""
+    """The findings about one writer. Each text in `problems` begins with the name of a file."""
 
     writer: str
     segments: int = 0  # Segments as written: live, merged or archived since.
@@ -151,7 +151,6 @@ class Chain:
         return False
 
     def _superseded(self) -> None:
-        """Check parts that were merged but are not removed yet. A query that began earlier may still read them."""
         chain = self.parts
         for part, superseded in layout.all_parts(self.root, self.report.writer):
             if not superseded or part in chain:

@@ -1,4 +1,4 @@
-"""The ledger's records about its own files: writers, their keys, the last event of each writer, and moved files."""
+"""The ledger's records about its own files: writers, keys, last events, and moved files."""
 
 import hashlib
 import threading
@@ -17,8 +17,7 @@ ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "resto
 
 
 class Records:
-    """The records of compaction and archiving on disk. They are read again if a record seems to be missing. Several
-    threads may use them."""
+    """The records of compaction and archiving, read again if one seems to be missing. Thread-safe."""
 
     def __init__(self, root: Path, seen: Seen) -> None:
         self._root = root
@@ -42,8 +41,7 @@ class Records:
                 self._manifests[self._last] = detail["file"].replace("compacted/", "").replace(".parquet", ".json")
 
     def lack(self, part: Part, manifest_sha256: str) -> str | None:
-        """Return which event is missing that should explain the place of `part`, or None. Such an event is on disk
-        before its part moves."""
+        """Return which event is missing that should explain the place of `part`, or None."""
         with self._mutex:
             if (fault := self._lack(part, manifest_sha256)) is not None:
                 self._read()
@@ -51,7 +49,6 @@ class Records:
             return fault
 
     def lost(self) -> list[str]:
-        """Return the manifests of archived files that are not in their place and were not restored."""
         with self._mutex:
             if found := self._lost():
                 self._read()
@@ -130,17 +127,14 @@ def _roll_up_faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str
             problems.append(f"{coverage.folder}/coverage.json: no roll-up event names it: it was changed")
     if recorded and (newest is None or newest.sha256 != recorded[-1]) and recorded[-1] not in _unfinished(root):
         problems.append(f"{rolled.FOLDER}: the newest generation that an event of a roll-up names is missing")
-    for writer in layout.writers(root):
-        covered = -1 if newest is None else newest.writers.get(writer, (-1, 0))[0]
-        for part in layout.chain(root, writer):
-            if part.state == "archived" and part.last > covered:
-                problems.append(f"{part.manifest}: its events were archived and are in no roll-up")
+    for part in layout.archived_parts(root):
+        if part.last > (-1 if newest is None else newest.writers.get(part.writer, (-1, 0))[0]):
+            problems.append(f"{part.manifest}: its events were archived and are in no roll-up")
     return problems
 
 
 def _unfinished(root: Path) -> set[str]:
-    """Return the SHA-256 of the coverage files that a killed roll-up left unfinished. The next roll-up makes them
-    again."""
+    """Return the SHA-256 of coverage files that a killed roll-up left. The next roll-up makes them again."""
     unfinished = set()
     for path in (root / rolled.FOLDER).glob(".*.tmp/coverage.json"):
         try:

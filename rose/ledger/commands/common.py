@@ -1,5 +1,4 @@
-"""Code that the commands of the ledger share. Exit code 0 means success, 1 a problem that was found, 2 an invalid
-command."""
+"""Code that the ledger's commands share. Exit code 0 means success, 1 a problem, 2 an invalid command."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def clear_errors() -> Iterator[None]:
 
 
 def unreadable(error: Exception) -> str:
-    """Return a message if DuckDB cannot read a file, or if this process may open no more files. Raises any other
-    `error` again."""
+    """Return a message for an unreadable file or too many open files. Raises any other `error` again."""
     import duckdb
 
     from rose.ledger.files import layout
@@ -63,8 +61,6 @@ def unreadable(error: Exception) -> str:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on stderr if stderr is a terminal. Yields a function that takes the work done and the total
-    work."""
     from rich.progress import Progress
 
     console = Screen(stderr=True)
@@ -81,8 +77,7 @@ def until_signal() -> threading.Event:
 
 
 def read_token(file: Path | None, variable: str) -> str | None:
-    """Return the token in `file`. Without `file`, return the token in the environment variable, or None if it is not
-    set. Ends the command if the file cannot be read or is empty."""
+    """Return the token in `file`, or else in the environment variable, or None."""
     if file is None:
         return os.environ.get(variable) or None
     try:
@@ -93,7 +88,7 @@ def read_token(file: Path | None, variable: str) -> str | None:
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of a duration such as 30s, 5m, 12h or 90d. Ends the command for any other text."""
+    """Return the seconds of a duration such as 30s, 5m, 12h or 90d."""
     if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)) or float(match[1]) == 0:
         fail(f"{text!r} is not a duration; give a number above 0 followed by s, m, h or d, such as 5m or 90d")
     return float(match[1]) * _UNITS_S[match[2]]
@@ -116,7 +111,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: list[str], rows: list[Any]) -> None:
-    """Print rows for people. The name of a column decides the units in which its times and sizes are shown."""
+    """Print rows for people. A column's name decides the units of its times and sizes."""
     table = Table()
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -51,7 +51,6 @@ def verify(
         from rose.ledger import verified
         from rose.ledger import verify as verification
         from rose.ledger.access import logged
-        from rose.ledger.checks import views
         from rose.ledger.evidence import continuation
         from rose.ledger.files import registry
         from rose.ledger.files.keys import load
@@ -59,19 +58,17 @@ def verify(
         opened = common.open_ledger(ledger)
         receipts = continuation.read(against or [], key=key)
         with logged(opened, "verify", "new files" if incremental else "every byte"):
-            if incremental:
-                report = verification.verify_changed(opened)
-            else:
-                report = verification.verify(opened, marks=continuation.marks(receipts))
+            marks = continuation.marks(receipts)
+            report = opened.verify_changed() if incremental else opened.verify(marks=marks)
             held = continuation.check(report, receipts) if receipts else None
-        faulty, named = (None, []) if report.problems else views.faulty_events(report.ledger.folder)
+        faulty, named = (None, []) if report.problems else verification.faulty_events(opened.folder)
         own = load()
-        signers = registry.described(registry.sound_lines(report.ledger.folder), None if own is None else own.public)
+        signers = registry.described(registry.sound_lines(opened.folder), None if own is None else own.public)
     problems = [*report.problems, *(held.problems if held else ())]
     unchecked = [*report.unchecked, *(held.unchecked if held else ())]
     if as_json:
         facts: dict[str, Any] = {
-            "ledger": str(report.ledger.folder),
+            "ledger": str(opened.folder),
             "ok": not problems and not unchecked,
             "writers": [dataclasses.asdict(writer) for writer in report.writers],
             "keys": signers,
@@ -90,7 +87,7 @@ def verify(
         ]
         common.print_table(columns, rows)
         common.print_table(["key", "writers", "endorsed by", "may endorse", "yours"], list(map(_key_cells, signers)))
-        echo(verified.text(report.ledger))
+        echo(verified.text(opened.folder))
         echo(_signed_text(report.writers), *report.notes, *(held.lines if held else ()))
         echo(*([*problems, *(f"{structure}: not checked" for structure in unchecked)] or [_SOUND]))
         if faulty:

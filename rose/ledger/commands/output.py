@@ -42,20 +42,20 @@ _DIGITS_AFTER_POINT = {"milli_usd": 3, "micro_usd": 6, "nano_usd": 9}
 
 
 def json_text(value: Any) -> tuple[str, int]:
-    """Return `value` as JSON text, and how many NaN and infinite numbers became null in it."""
+    """Return `value` as JSON, and how many NaN and infinite numbers became null."""
     plain, count = _finite(value)
     text = json.dumps(plain, default=cell_text, indent=2, ensure_ascii=False, allow_nan=False)
     return text.translate(_ESCAPES), count
 
 
 def csv_cells(row: Iterable[Any]) -> list[str]:
-    """Return the cells of a CSV line. An apostrophe goes before text that a spreadsheet would take for a formula."""
+    """Return the cells of a CSV line. An apostrophe goes before text that looks like a formula."""
     texts = [(cell_text(cell), isinstance(cell, _NUMBERS)) for cell in row]
     return [f"'{text}" if not is_number and FORMULA.match(text) else text for text, is_number in texts]
 
 
 def cell_text(cell: Any) -> str:
-    """Return one value as text. A time is in ISO 8601, and in UTC unless it has a zone. None is empty text."""
+    """Return a value as text. Times are ISO 8601, and UTC unless they have a zone."""
     if cell is None:
         return ""
     if isinstance(cell, datetime):
@@ -77,8 +77,7 @@ def _finite(value: Any) -> tuple[Any, int]:
 
 
 def readable(column: str, value: Any) -> str | None:
-    """Return `value` with the unit of `column`, such as `1.24 s`, or None if `value` needs no unit. Times and money are
-    not rounded."""
+    """Return `value` with the unit of `column`, such as `1.24 s`, or None if it needs no unit."""
     if isinstance(value, datetime):
         return instant(value)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):

@@ -84,8 +84,6 @@ def revoke(name: NameArgument, tokens: TokensOption) -> None:
 
 
 def _give(name: str, out: Path | None, make: Callable[[], str]) -> None:
-    """Print the secret that `make` returns, or write it to the new file `out`. The file is created before `make` is
-    called."""
     if out is None:
         echo_data(make())
         return

@@ -1,5 +1,4 @@
-"""Checks that a ledger continues its receipts. A link of a chain depends on all events before it. So a chain that
-passes through the link in a receipt still has the signed events before that link."""
+"""Checks that a ledger continues its receipts: its chains pass through the links in them."""
 
 import hashlib
 import os
@@ -8,18 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from rose.clock import iso
 from rose.ledger.checks.chain import Signer, WriterReport
 from rose.ledger.checks.expected import ROLL_UP_WRITER, ROLLED_UP_ACTION
-from rose.ledger.checks.sums import sum_faults
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.files import examine, keys, layout, registry, rolled, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import Report
+from rose.ledger.verify import Report, sum_faults
 
 
 @dataclass(slots=True)
@@ -28,9 +24,7 @@ class Continuation:
     problems: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    #: Events since the newest receipt; and those among them, still in the ledger, with an earlier time.
-    events: int = 0
-    late_events: int = 0
+    events: int = 0  # Events since the newest receipt.
 
     @property
     def lines(self) -> list[str]:
@@ -40,9 +34,7 @@ class Continuation:
         signers = ", ".join(sorted({receipt.key for receipt in self.receipts.values()}))
         sentences = [f"checked against {len(self.receipts)} receipts of {times}, signed by {signers}"]
         if not self.problems:
-            sentences.append(
-                f"{self.events:,} events came since the newest; {self.late_events:,} of them carry a time before it"
-            )
+            sentences.append(f"{self.events:,} events came since the newest")
         return [*sentences, *(f"note: {note}" for note in self.notes)]
 
     def to_json(self) -> dict[str, Any]:
@@ -50,14 +42,11 @@ class Continuation:
             {"file": name, "at": iso(receipt.at_us), "key": receipt.key, "sha256": receipt.sha256}
             for name, receipt in self.receipts.items()
         ]
-        counted = {"events_since": self.events, "late_events": self.late_events}
         found = {"problems": self.problems, "not_checked": self.unchecked, "notes": self.notes}
-        return {"receipts": named, **found, **counted}
+        return {"receipts": named, **found, "events_since": self.events}
 
 
 def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]:
-    """Return receipts by file name, oldest first. `paths` are receipt files, or folders whose *.json files are read.
-    Raises LedgerError if a receipt is invalid, if another key than `key` signed it, or if there is no receipt."""
     receipts_by_name = {}
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -74,7 +63,7 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
 
 
 def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
-    """Return, for each writer, the seqs to which these receipts refer. `verify` must note the links at these seqs."""
+    """Return, by writer, the seqs in these receipts, at which `verify` must note the links."""
     marked: dict[str, set[int]] = {}
     for receipt in named.values():
         for writer, mark in receipt.writers.items():
@@ -83,8 +72,7 @@ def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
 
 
 class _Trusted:
-    """The keys with which each writer may have signed since the oldest receipt. They are the keys in the receipt and
-    the endorsed keys."""
+    """The keys with which each writer may have signed: those in the oldest receipt, and endorsed keys."""
 
     def __init__(self, receipt: Receipt, content: bytes) -> None:
         lines = registry.parse(content)
@@ -99,8 +87,6 @@ class _Trusted:
         return self._seqs.get(writer, 0)
 
     def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
-        """Return the first untrusted signer of a writer from `seq` on, or None. A writer may stay unsigned if it has no
-        key in the receipt."""
         known = self._known.get(writer_report.writer, set())
         if writer_report.writer in self._seqs and not known:
             known = {""}
@@ -114,9 +100,9 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Compare a report of `verify` with these receipts, oldest first. The report was made with the `marks` of the
-    receipts. Raises LedgerError if a receipt is of another ledger."""
-    ledger = report.ledger
+    """Compare a report of `verify`, made with their `marks`, with receipts, oldest first. Raises LedgerError for
+    another ledger's."""
+    ledger = Ledger(report.root)
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:
             raise LedgerError(
@@ -139,7 +125,6 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
                 _signed_since(kept, trusted, done)
         _sums(ledger, named, done)
         _no_state_of_pricing(ledger, done)
-        done.late_events = _late(ledger, newest)
     except LedgerError as error:
         done.problems.append(f"not everything could be checked against the receipts: {error}")
     return done
@@ -148,8 +133,6 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
 def _passes(
     ledger: Ledger, writer_report: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
 ) -> bool:
-    """Return whether the chain passes through the writer's link in each receipt. If it does not, add a problem to
-    `done`."""
     writer = writer_report.writer
     marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
     sound_until, match = 0, "no receipt matches"
@@ -234,8 +217,7 @@ def _sums(ledger: Ledger, named: Mapping[str, Receipt], done: Continuation) -> N
 
 
 def _no_state_of_pricing(ledger: Ledger, done: Continuation) -> None:
-    """Remove the sums that pricing keeps, because they may have been edited. Pricing makes them again from the
-    events."""
+    """Remove pricing's sums, which may have been edited. Pricing makes them again from the events."""
     try:
         (ledger.folder / layout.PRICING).unlink(missing_ok=True)
     except OSError as error:
@@ -246,16 +228,3 @@ def _no_state_of_pricing(ledger: Ledger, done: Continuation) -> None:
             )
             return
         done.problems.append(f"{layout.PRICING}: nothing proves its sums, and it cannot be removed ({error.strerror})")
-
-
-def _late(ledger: Ledger, newest: Receipt) -> int:
-    seqs = {writer: mark.next_seq for writer, mark in newest.writers.items()}
-    statement = """SELECT count(*) FROM stored_event LEFT JOIN (SELECT unnest(?::VARCHAR[]) AS writer,
-        unnest(?::BIGINT[]) AS next_seq) AS mark USING (writer) WHERE seq >= coalesce(next_seq, 0) AND at_us < ?"""
-    try:
-        with ledger.connect() as connection:
-            counted = connection.execute(statement, [list(seqs), list(seqs.values()), newest.at_us]).fetchone()
-    except duckdb.Error as error:
-        raise LedgerError(f"the events of {ledger.folder} cannot be counted: {error}") from error
-    assert counted is not None
-    return int(counted[0])

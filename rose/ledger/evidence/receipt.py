@@ -1,6 +1,4 @@
-"""A receipt has the newest link of each writer's chain, and a signature. It is small, so it can be kept out of reach of
-the ledger's owner. Its holder can show later that the ledger still continues it
-(`rose.ledger.evidence.continuation`)."""
+"""A receipt: the newest link of each writer's chain, signed. Kept elsewhere, it shows a later change of the ledger."""
 
 import hashlib
 import json
@@ -12,21 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from rose.clock import iso, utc_us
 from rose.ledger import verified
 from rose.ledger.files import keys, layout, registry, rolled, segments
-from rose.ledger.files.content import Link
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 FORMAT = 3
 _TAG = b"rose receipt 1\n"
-_LOOKS = 3
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Writer = Annotated[str, Field(pattern=f"^{layout.WRITER_NAME.pattern}$")]
 
 
 class _Signed(BaseModel):
-    """A part of the signed content. A value of another type than its field is rejected."""
-
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
@@ -69,7 +63,6 @@ class Receipt(_Signed):
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the signed content. Other documents use it to name this receipt."""
         return hashlib.sha256(self.message).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -84,8 +77,7 @@ def canonical(document: Any) -> bytes:
 
 
 def take(ledger: Ledger) -> Receipt:
-    """Return a receipt of the ledger as it is now, signed with this user's key. A ledger without an id gets one. Raises
-    LedgerError if this user has no key, or if the ledger is damaged."""
+    """Return a receipt of the ledger as it is now, signed with this user's key. Raises LedgerError without a key."""
     key = keys.load_or_make()
     if key is None:
         raise LedgerError(
@@ -95,22 +87,20 @@ def take(ledger: Ledger) -> Receipt:
         ledger_id = layout.give_id(ledger.folder)
     except OSError as error:
         raise layout.refused(f"{ledger.folder} has no id yet, which a receipt names it by", error) from error
-    content = registry.read(
-        ledger.folder
-    )  # Before the writers: each writer in it is then listed, or its removal shows.
+    # Before the writers: each writer in it is then listed, or its removal shows.
+    content = registry.read(ledger.folder)
     lines = registry.parse(content)
     coverage = rolled.newest(ledger.folder)
-    state = verified.state(ledger)
-    writers = {}
-    for writer in layout.writers(ledger.folder):
-        if (link := _newest(ledger, writer)) is not None:
-            signers = {*registry.keys_of(lines, writer), *filter(None, [link.key])}
-            writers[writer] = Mark(
-                next_seq=link.last_seq + 1,
-                chain_sha256=link.chain_sha256,
-                segment=link.file,
-                keys=tuple(sorted(signers)),
-            )
+    state = verified.state(ledger.folder)
+    writers = {
+        writer: Mark(
+            next_seq=link.last_seq + 1,
+            chain_sha256=link.chain_sha256,
+            segment=link.file,
+            keys=tuple(sorted({*registry.keys_of(lines, writer), *filter(None, [link.key])})),
+        )
+        for writer, link in segments.newest_links(ledger.folder).items()
+    }
     unsigned = Receipt(
         ledger=ledger_id,
         at_us=utc_us(),
@@ -125,26 +115,7 @@ def take(ledger: Ledger) -> Receipt:
     return unsigned.model_copy(update={"signature": key.sign(unsigned.message)})
 
 
-def _newest(ledger: Ledger, writer: str) -> Link | None:
-    """Return the newest link of a writer's chain, or None if the writer has no segment. Raises LedgerError if its
-    newest segment is damaged."""
-    for look in range(_LOOKS):
-        if not (parts := layout.chain(ledger.folder, writer)):
-            return None
-        part = parts[-1]
-        try:
-            if part.state != "live":
-                return Link.read(writer, json.loads((ledger.folder / part.manifest).read_bytes())["segments"][-1])
-            path = ledger.folder / part.folder / segments.segment_names(ledger.folder / part.folder)[-1]
-            return segments.link(segments.read_header(path.read_bytes()), segments.sha256_in(path.name))
-        except (LedgerError, OSError, ValueError, LookupError, TypeError) as error:
-            if look == _LOOKS - 1 or not isinstance(error, FileNotFoundError):
-                raise LedgerError(f"live/{writer}: its newest segment is damaged. Run `rose ledger verify`") from error
-    return None
-
-
 def read(path: Path) -> Receipt:
-    """Return the receipt in a file. Raises LedgerError if the file is missing, or if its signature is wrong."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -153,7 +124,6 @@ def read(path: Path) -> Receipt:
 
 
 def parse(content: bytes, name: str) -> Receipt:
-    """Return the receipt in `content`. Errors call it `name`. Raises LedgerError as `read` does."""
     try:
         document = json.loads(content)
         version = document["rose_receipt"]
@@ -170,8 +140,6 @@ def parse(content: bytes, name: str) -> Receipt:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a receipt to a new file outside every ledger. Raises LedgerError if `path` is another place, or if the
-    write fails."""
     check_place(path)
     try:
         layout.write_file(path, content)
@@ -180,7 +148,6 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raise LedgerError unless a receipt may be written to the new file `path`."""
     place = path.expanduser().resolve()
     for folder in (place, *place.parents):
         if (folder / layout.MARKER).exists():

@@ -1,10 +1,8 @@
-"""The catalog is a DuckDB file with views and no data. So a reader never meets the lock of a writer.
+"""The catalog: a DuckDB file with views and no data, so that a reader never meets a writer's lock.
 
-The sources of its views are `stored_event` (all segments), `unrolled_stored_event` (segments that are not in a roll-up)
-and the roll-ups. The other views are in `sql/views`. The file is replaced atomically after a new writer or epoch, a
-compaction, an archiving or a roll-up. Any user of the folder may replace it too. So `connect` compares all definitions
-with the expected ones, and rebuilds a catalog that differs. An added definition is a difference too, because a macro or
-a type in a catalog hides the one of the same name in DuckDB."""
+Its sources are `stored_event` (all segments), `unrolled_stored_event` (segments that are in no roll-up) and the
+roll-ups. Any user of the folder may replace the file. So `connect` compares all definitions, and rebuilds a catalog
+that differs."""
 
 import errno
 import functools
@@ -81,8 +79,7 @@ quoted = sources.quoted
 
 
 def connect(root: Path | str) -> Connection:
-    """Return a connection, in UTC, that reads the ledger as it is now. The connection does not see epochs that begin
-    later. Close it before the grace period of a compaction ends. Raises LedgerError."""
+    """Return a connection, in UTC, to the ledger as it is now. Close it before a compaction's grace period ends."""
     root = layout.check(root)
     connection = database.empty()
     try:
@@ -137,8 +134,7 @@ def _attach_new(connection: Connection, root: Path) -> None:
 
 
 def refresh(root: Path | str) -> bytes:
-    """Replace the catalog by a new one that reads all present parts, and return its bytes. If this fails, the old
-    catalog stays. Raises LedgerError if a source is damaged, or OSError if the disk refuses."""
+    """Replace the catalog by one that reads all present parts, and return its bytes. Raises LedgerError or OSError."""
     root = layout.check(root)
     try:
         selects = sources.selects(root)
@@ -170,7 +166,6 @@ def _in_place(root: Path, selects: dict[str, str]) -> bytes | None:
 
 
 def refresh_sound(root: Path) -> None:
-    """Refresh the catalog. If a damaged file prevents this, do nothing. Raises LedgerError if the disk refuses."""
     try:
         with suppress(LedgerError):
             refresh(root)
@@ -179,16 +174,13 @@ def refresh_sound(root: Path) -> None:
 
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
-    """Make the daily views of a connection return what a roll-up of the span `until` contains. `retry` names a view
-    that has the ignored records of all events."""
+    """Make the daily views return what a roll-up of `until` contains. The view `retry` has the ignored records."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
 
 def faults(root: Path) -> tuple[list[str], list[str]]:
-    """Return the wrong or missing definitions in the ledger's catalog, and notes. A note says that the catalog is
-    stale, or that the ledger moved. A ledger without a catalog has no fault. This changes nothing. Raises LedgerError
-    if a roll-up is damaged."""
+    """Return the wrong or missing definitions in the catalog, and notes that it is stale or that the ledger moved."""
     path, selects = root / layout.CATALOG, sources.selects(root)
     if _in_place(root, selects) is not None or not path.exists():
         return [], []
@@ -209,7 +201,6 @@ def faults(root: Path) -> tuple[list[str], list[str]]:
 
 
 def made_of(root: Path) -> str:
-    """Return a digest of all definitions that the catalog needs now. Raises LedgerError."""
     texts = [duckdb.__version__, *rows.schema().names, *_bodies().values(), *sources.selects(root).values()]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
@@ -228,8 +219,6 @@ def comments(view: str) -> tuple[str, dict[str, str]]:
 
 @functools.cache
 def _comments(view: str) -> dict[str, str]:
-    """Return the comments that the catalog has on a view. The key is the name of a column, or '' for the view
-    itself."""
     if view in INTERNAL:
         return {"": _INTERNAL_COMMENT}
     about, columns = comments(view)
@@ -293,8 +282,7 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
 
 @functools.cache
 def _template() -> bytes:
-    """Return a catalog of a ledger without events. It is kept for this version of the code, because creating the views
-    takes most of the time."""
+    """Return a catalog of an empty ledger. It is kept on disk, because creating the views takes most of the time."""
     code = [duckdb.__version__, STORAGE_VERSION, Path(__file__).read_text()]
     texts = [*code, *sources.of_nothing().values(), *_bodies().values(), *(sql.view(view) for view in VIEWS)]
     return kept("catalog.duckdb", __file__, "\n".join(texts), lambda: _made(_fill_template))
@@ -318,8 +306,8 @@ def _fill_template(connection: Connection) -> None:
 
 
 def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
-    """Return the result of `make`. It is kept as the file `name` beside the compiled module `source`, and is used again
-    while `made_of` stays equal."""
+    """Return the result of `make`, kept as the file `name` beside the compiled module `source` while `made_of` is
+    equal."""
     path = Path(importlib.util.cache_from_source(source)).with_name(name)
 
     def digest(content: bytes) -> bytes:
@@ -338,8 +326,7 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
 
 
 def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
-    """Return the bytes of a catalog that `fill` made. `fill` begins with the bytes `start`, or with nothing. Raises
-    OSError for any error."""
+    """Return the bytes of a catalog that `fill` made from the bytes `start`. Raises OSError for any error."""
     with _building() as path, database.empty() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:
@@ -357,8 +344,6 @@ def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> byt
 
 @contextmanager
 def _building() -> Iterator[Path]:
-    """Yield a path for a new catalog, which is in memory or in a temporary folder. An error in the block is raised as
-    OSError."""
     roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _BUILD_BYTES
     with TemporaryFolder("rose-catalog-", _MEMORY if roomy else None) as folder:
         try:

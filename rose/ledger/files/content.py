@@ -1,23 +1,24 @@
-"""The signed content of a writer: a digest of its events, and the chain of these digests. The digest does not depend on
-how Parquet stores the events.
+"""The signed content of a writer: a digest of its events, independent of Parquet, and the chain of these digests.
 
-The digest of rows is the SHA-256 of a tag, the number of rows, and each column that has a value. Columns are sorted by
-name. A column gives its name, its type, and the number of its values. Then come one bit for each row, unless every row
-has a value, and the values in the order of seq. Integers and floats take 8 bytes, little endian. Booleans take 1 byte.
-Texts begin with the length of each text in 4 bytes; the UTF-8 bytes of all texts follow."""
+The digest is the SHA-256 of a tag, the number of rows, and each column that has a value, sorted by name: its name, its
+type and the number of its values; one bit for each row, unless every row has a value; and the values in the order of
+seq. Numbers take 8 bytes, little endian, and booleans 1. Texts begin with all lengths in 4 bytes; the UTF-8 bytes
+follow."""
 
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rose.ledger.files import footer, keys
+from rose.ledger.files import keys
 from rose.ledger.files.layout import LedgerError
 
 _ROWS_TAG = b"rose rows 1\n"
@@ -34,17 +35,16 @@ _TEXTS = (pa.string().id, pa.large_string().id)
 
 
 def rows_sha256(table: pa.Table) -> str:
-    """Return the digest of the rows. It does not depend on their encoding or order. Raises LedgerError if the type of a
-    column is unknown, or if a row has no seq."""
+    """Return the digest of the rows. Raises LedgerError for an unknown type, or a row without seq."""
     return _digests(table.column_names, table.column, [])[0]
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the digests of the rows of a Parquet file, and the names of its structures that were not checked. The rows
-    are cut before each of `first_seqs` except the first; `first_seqs` ascend. Raises LedgerError as `rows_sha256` does
-    or for a wrong footer, or an error of Arrow."""
+    """Return the digests of a Parquet file's rows, cut before each later of `first_seqs`, and its unchecked structures.
+
+    Raises LedgerError as `rows_sha256` does or for a wrong footer, or an error of Arrow."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
-    places = footer.places(file.metadata)
+    places = _places(file.metadata)
     unchecked: list[str] = []
 
     def read(name: str) -> pa.ChunkedArray:
@@ -52,7 +52,7 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str],
         column = file.read([name], use_threads=False).column(0)
         if name not in places:
             raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
-        unchecked.extend(footer.check(file.metadata, places[name], column))
+        unchecked.extend(_check_footer(file.metadata, places[name], column))
         return column
 
     # One column at a time: a million rows with all columns take gigabytes.
@@ -60,8 +60,7 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str],
 
 
 def chain_sha256(previous: str, writer: str, first_seq: int, last_seq: int, rows_sha256: str) -> str:
-    """Return the link of a segment. The link depends on the segment's events and on the link `previous` ("" for the
-    first segment)."""
+    """Return the link of a segment. `previous` is the link before it ("" for the first segment)."""
     parts = [_CHAIN_TAG, previous, writer, first_seq, last_seq, rows_sha256]
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
@@ -87,7 +86,6 @@ class Link:
 
     @classmethod
     def read(cls, writer: str, entry: Mapping[str, Any]) -> Self:
-        """Return the link in a segment's entry in a manifest. Raises KeyError, TypeError or ValueError."""
         link = cls(writer, **{name: entry[name] for name in cls.__slots__ if name != "writer"})
         for name in cls.__slots__:
             if type(getattr(link, name)) is not (int if name.endswith("_seq") else str):
@@ -110,8 +108,6 @@ class Link:
         return None
 
     def signature_fault(self) -> str | None:
-        """Return what is wrong with the signature. Return None if the named key made it, or if there is no
-        signature."""
         if not (self.key or self.signature) or keys.check(self.key, link_message(self.chain_sha256), self.signature):
             return None
         return f"its signature is not by the key {self.key!r} that it names: another signed it, or it was changed"
@@ -133,8 +129,7 @@ def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts:
 
 
 class _Joined:
-    """A SHA-256 that is computed in one call at the end. With several long updates, the thread of a writer would give
-    up the interpreter at each of them."""
+    """A SHA-256 of one update. With several, a writer's thread would give up the interpreter at each."""
 
     def __init__(self, content: bytes) -> None:
         self._pieces: list[Any] = [content]
@@ -208,8 +203,7 @@ class _Ranges:
 
 
 def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | None, Any]:
-    """Return the type name of an array, and the values of its rows that have one. For texts, return their lengths
-    instead of values, then all their bytes, and where each text begins."""
+    """Return the type and values of rows; for texts, their lengths, all bytes, and where each begins."""
     rows = filled.rows
     if array.type.id not in _TEXTS:
         values = _fixed(array)
@@ -229,7 +223,7 @@ def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | No
 
 
 def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
-    """Return the column as one array of a type that events have. If texts exceed 2 GiB, their offsets have 8 bytes."""
+    """Return the column as one array of an event's type. Texts of over 2 GiB have offsets of 8 bytes."""
     kind = column.type
     if kind.id not in _TYPES:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -245,8 +239,6 @@ def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
 
 
 def _fixed(array: pa.Array) -> Any:
-    """Return the values of an array of fixed width, in the form that is hashed. Where the array is null, the value is
-    arbitrary."""
     if array.type.id == pa.bool_().id:
         return _bits(array, 1)
     return np.frombuffer(array.buffers()[1] or b"", _TYPES[array.type.id][1], len(array), 8 * array.offset)
@@ -265,3 +257,103 @@ def _packed(array: pa.Array, buffer: int) -> tuple[Any, int]:
 def _offsets(array: pa.Array) -> Any:
     dtype, width = ("<i4", 4) if array.type.id == pa.string().id else ("<i8", 8)
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, width * array.offset)
+
+
+_TEXT_BYTES = 255  # Longer bounds may be truncated or missing.
+#: Arrow's type for comparing a footer's values, by the column's type. Other types are not checked.
+_COMPARED = {
+    pa.bool_(): pa.bool_(),
+    pa.int32(): pa.int32(),
+    pa.int64(): pa.int64(),
+    pa.date32(): pa.int32(),
+    pa.float32(): pa.float32(),
+    pa.float64(): pa.float64(),
+    pa.string(): pa.string(),
+    pa.large_string(): pa.large_string(),
+}
+
+
+def _places(metadata: pq.FileMetaData) -> dict[str, int]:
+    return {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+
+
+def _check_footer(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray) -> list[str]:
+    """Return what was not checked in a column's footer. Raises LedgerError if it could hide rows from readers."""
+    name, row = metadata.schema.column(place).path, 0
+    unchecked: list[str] = []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        values = column.slice(row, group.num_rows)
+        row += group.num_rows
+        unchecked += (f"the {structure} of column {name!r}" for structure in _unchecked(group, place, values))
+    if row != len(column) or row != metadata.num_rows:
+        raise LedgerError(f"the footer counts {metadata.num_rows} rows, and column {name!r} has {len(column)}")
+    return list(dict.fromkeys(unchecked))
+
+
+def check_footers(content: bytes) -> list[str]:
+    """Return a Parquet file's unchecked structures. Raises LedgerError if one is wrong, or an error of Arrow."""
+    file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+    by_name = _places(file.metadata)
+    unchecked = []
+    for name in file.schema_arrow.names:
+        if name not in by_name:
+            unchecked.append(f"the nested column {name!r}")
+            continue
+        try:
+            column = file.read([name], use_threads=False).column(0)
+        except pa.ArrowNotImplementedError:
+            unchecked.append(f"the column {name!r}")
+            continue
+        unchecked += _check_footer(file.metadata, by_name[name], column)
+    return unchecked
+
+
+def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) -> Iterator[str]:
+    chunk = group.column(place)
+    if chunk.has_column_index or chunk.has_offset_index:
+        yield "page index"
+    if chunk.bloom_filter_offset is not None:
+        # This version writes none: a filter that lacks a value hides its rows from readers.
+        yield "Bloom filter"
+    statistics = None
+    with suppress(pa.ArrowNotImplementedError):
+        statistics = chunk.statistics
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if (agree := _agree(statistics, values)) is None:
+        yield "statistics"
+    elif not agree:
+        name = chunk.path_in_schema
+        raise LedgerError(f"the statistics of column {name!r} do not match its values: they were changed")
+
+
+def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
+    if not len(values):
+        return True
+    if statistics is None or not statistics.has_null_count:
+        return None
+    if statistics.null_count != values.null_count:
+        return False
+    if values.null_count == len(values):
+        return not statistics.has_min_max
+    if (compared := _COMPARED.get(values.type)) is None:
+        return None
+    least, most = pc.min_max(values.cast(compared)).as_py().values()
+    if isinstance(least, str):
+        least, most = least.encode(), most.encode()
+        if not statistics.has_min_max:
+            return True if max(len(least), len(most)) > _TEXT_BYTES else None
+        return _text_bounds(statistics.min_raw, statistics.max_raw, least, most)
+    if not statistics.has_min_max:
+        return True if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py() else None
+    return bool(statistics.min_raw == least and statistics.max_raw == most)
+
+
+def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:
+    """Return whether these may be the bounds of texts from `least` to `most`; None if they are wider than expected."""
+    if not low <= least or (high < most and not most.startswith(high)):
+        return False
+    exact_low = low == least or (len(least) > _TEXT_BYTES and bool(low) and least.startswith(low))
+    exact_high = high == most or (len(most) > _TEXT_BYTES and bool(high) and high >= most[: len(high)])
+    return True if exact_low and exact_high else None

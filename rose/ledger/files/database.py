@@ -17,16 +17,16 @@ _MEMORY = "SELECT coalesce(sum(memory_usage_bytes), 0) FROM duckdb_memory()"
 def connect(
     path: str = ":memory:", *, config: Mapping[str, str | bool | int | float | list[str]] | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """Return a connection as `duckdb.connect` does, but without its progress bar. The bar would mix with JSON on
-    stdout. Raises duckdb.Error."""
+    """Return a connection without a progress bar, which would mix with JSON on stdout."""
     connection = duckdb.connect(path, config=dict(config or {}))
     connection.execute("SET enable_progress_bar = false")
     return connection
 
 
 def empty() -> duckdb.DuckDBPyConnection:
-    """Return a connection to an empty database in memory. Databases are reused, because a new one takes as long as ten
-    small queries. So create only temporary objects, and attach a database only as `ledger`. Raises duckdb.Error."""
+    """Return a connection to an empty, reused database in memory, since a new one takes as long as ten queries.
+
+    Create only temporary objects, and attach a database only as `ledger`."""
     try:
         database = _idle.pop()
     except IndexError:
@@ -39,8 +39,7 @@ def empty() -> duckdb.DuckDBPyConnection:
 
 @contextmanager
 def one_thread(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Let the block use only one thread of DuckDB. Each further thread would hold rows of many files to keep their
-    order."""
+    """Let DuckDB use one thread in the block. More would hold rows of many files to keep their order."""
     ((threads,),) = connection.execute("SELECT current_setting('threads')").fetchall()
     connection.execute("SET threads = 1")
     try:
@@ -62,7 +61,7 @@ def _take_back(database: duckdb.DuckDBPyConnection, process: int) -> None:
 
 
 def _leave_open(database: duckdb.DuckDBPyConnection) -> None:
-    """Keep a database open that a parent process opened. Closing it would end this process with SIGSEGV."""
+    """Keep a parent process's database open. Closing it would end this process with SIGSEGV."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(database))
 
 

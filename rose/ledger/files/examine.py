@@ -1,4 +1,4 @@
-"""Checks each file of a ledger by itself, and remembers the results. So an unchanged file is not read again."""
+"""Checks each file of a ledger by itself, and remembers the results."""
 
 import errno
 import functools
@@ -34,9 +34,9 @@ _T = TypeVar("_T")
 
 
 class Seen:
-    """What this process found in each file, so that the next verification reads only new files. A file is unchanged if
-    its path, size, inode and times are the same. So only a full verification finds bytes that decayed. Several threads
-    may use this."""
+    """What this process found in each file. A file with the same size, inode and times is not read again.
+
+    So only a full verification finds bytes that decayed. Several threads may use this."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -47,8 +47,7 @@ class Seen:
         self._visited: set[tuple[str, str]] = set()
 
     def facts(self, path: Path, kind: str, look: Callable[[bytes], _T]) -> _T:
-        """Return the result of `look` on the bytes of the file. The result is kept under the name `kind`. Raises
-        OSError."""
+        """Return the result of `look` on the file's bytes, kept under the name `kind`. Raises OSError."""
         key = (kind, str(path))
         stat = path.stat()  # Before the bytes, so that a change meanwhile shows in the times.
         stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
@@ -59,8 +58,7 @@ class Seen:
         return cast(_T, entry[1])
 
     def once(self, path: Path, kind: str, look: Callable[[], _T]) -> _T:
-        """Return the result of `look` on the file. `kind` names all inputs of `look`, including the bytes of the
-        file."""
+        """Return the result of `look`. `kind` names all its inputs, including the bytes of the file."""
         key = (kind, str(path))
         if key not in self.entries:
             self.entries[key] = (), look()
@@ -68,18 +66,14 @@ class Seen:
         return cast(_T, self.entries[key][1])
 
     def forget_where_other(self, later: Self) -> None:
-        """Forget files for which `later` has other findings, so that they are read again."""
         self.entries = {key: entry for key, entry in self.entries.items() if later.entries.get(key, entry) == entry}
 
     def forget_unvisited(self) -> None:
-        """Forget files that are gone, so that the findings never outgrow the ledger."""
         self.entries = {key: entry for key, entry in self.entries.items() if key in self._visited}
         self._visited = set()
 
 
 def _read(path: Path) -> bytes:
-    """Return the bytes of the file. Raises OSError, or LedgerError if this process may open no more files, because that
-    is no damage to the file."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -123,7 +117,7 @@ def segment(content: bytes, sha256: str) -> Segment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest without its list of segments. The segments in the list were checked against each other."""
+    """A manifest without its list of segments, which were checked against each other."""
 
     sha256: str
     said: dict[str, Any]
@@ -174,8 +168,7 @@ def links(content: bytes) -> list[Link]:
 
 
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> Iterator[str]:
-    """Yield the faults of a segment that follows another one. `sha256` and `next_seq` belong to the segment before it
-    (None: unknown)."""
+    """Yield the faults of a segment after one with `sha256` that ends before `next_seq` (None: unknown)."""
     if sha256 is not None and previous_sha256 != sha256:
         yield "it does not follow the segment before it: a segment is missing, foreign or out of order"
     if next_seq is not None and first_seq != next_seq:
@@ -207,7 +200,6 @@ def _unreadable(error: pa.ArrowNotImplementedError) -> str:
 
 
 def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool:
-    """Return whether a Parquet file has exactly the rows `first_seq` to `last_seq` of `writer`, in any order."""
     table = segments.read_rows(content, ["writer", "seq"])
     seqs, count = table["seq"].to_numpy() - first_seq, last_seq - first_seq + 1
     if len(seqs) != count or (count and (seqs.min() < 0 or seqs.max() >= count)):
@@ -218,14 +210,11 @@ def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool
 
 
 def recorded(root: Path, writer: str, action: str, seen: Seen | None = None) -> list[dict[str, Any]]:
-    """Return the details of the `ledger` events of `writer` that have this action, in the order of seq. Damaged files
-    count as empty."""
+    """Return the details of a writer's `ledger` events with this action, by seq. Damaged files count as empty."""
     return [detail for what, detail in all_recorded(root, writer, seen) if what == action]
 
 
 def all_recorded(root: Path, writer: str, seen: Seen | None = None) -> list[tuple[str, dict[str, Any]]]:
-    """Return the action and the details of each `ledger` event of `writer`, in the order of seq. Damaged files and
-    faulty details are left out."""
     return [(action, detail) for _, action, detail in _events(root, writer, seen) if _says_all(action, detail)]
 
 

@@ -1,5 +1,4 @@
-"""The key that a user's writers sign with on this host. It is an Ed25519 key in one file, made when it is first
-used."""
+"""The Ed25519 key with which a user's writers sign on this host."""
 
 import os
 import re
@@ -33,8 +32,8 @@ class Key:
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return this user's key, or the key at `path`. A missing key is made. Return None if no key can be made. Raises
-    LedgerError if the file is damaged, or if other users may read it."""
+    """Return this user's key, or the one at `path`. A missing key is made; None if that is impossible. Raises
+    LedgerError."""
     path = path or key_path(os.environ)
     if path is None:
         return None
@@ -48,7 +47,6 @@ def load_or_make(path: Path | None = None) -> Key | None:
 
 
 def load() -> Key | None:
-    """Return this user's key on this host; None without a key. Raises LedgerError as `load_or_make` does."""
     path = key_path(os.environ)
     return None if path is None else _load(path)
 
@@ -65,7 +63,7 @@ def key_path(environment: Mapping[str, str]) -> Path | None:
 
 
 def is_public(text: str) -> bool:
-    """Return whether `text` can be a public key: 64 hexadecimal digits of a point whose order is not small."""
+    """Return whether `text` is a public key: 64 hexadecimal digits of a point whose order is not small."""
     if re.fullmatch("[0-9a-f]{64}", text) is None:
         return False
     # The highest bit is the sign of x. Values of p or more are taken modulo p.
@@ -74,7 +72,6 @@ def is_public(text: str) -> bool:
 
 
 def check(public: str, message: bytes, signature: str) -> bool:
-    """Return whether the key `public` made `signature` for `message`. Return False if a text is malformed."""
     if not is_public(public) or re.fullmatch("[0-9a-f]{128}", signature) is None:
         return False
     try:
@@ -108,8 +105,6 @@ def _load(path: Path) -> Key | None:
 
 
 def _make(path: Path) -> None:
-    """Make a key at `path`. The file is complete from its first moment. If another process made a key meanwhile, that
-    key stays."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     content = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -35,6 +35,7 @@ FORMAT_VERSION = 1
 MARKER = "ledger.json"
 CATALOG = "ledger.duckdb"
 UPKEEP_RUN_ID = "ledger"  # Run under which upkeep records its own events: compaction, roll-ups, the archive, jobs.
+CLOSING_WRITER = "closing"  # Its events prove the frozen charges of closed periods.
 PRICING = "pricing.duckdb"  # Pricing's sums, made again from the events if the file is gone.
 
 WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -55,12 +56,11 @@ State = Literal["archived", "compacted", "live"]  # Of parts with the same epoch
 
 
 class LedgerError(UserError):
-    """An error: the ledger cannot do what was asked. The message names the folder, file or field, and says what to
-    do."""
+    """The ledger cannot do what was asked. The message names the file or field, and says what to do."""
 
 
 class LockError(UserError, OSError):
-    """An error: the file system refuses a lock. The ledger is sound, and readers need no lock."""
+    """The file system refuses a lock. The ledger is sound, and readers need no lock."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, str(path))
@@ -71,12 +71,11 @@ class LockError(UserError, OSError):
 
 
 class TakenError(Exception):
-    """An error: another process has a lock. The text of the error is the pid of that process."""
+    """Another process has a lock. The text is its pid."""
 
 
 def create(root: Path | str) -> Path:
-    """Make `root` a ledger, or check that it is one. Return its absolute path. Raises LedgerError if the folder has
-    other content."""
+    """Make `root` a ledger, or check that it is one. Return its absolute path. Raises LedgerError."""
     root = _absolute(root)
     marker = root / MARKER
     if not marker.exists():
@@ -95,8 +94,6 @@ def create(root: Path | str) -> Path:
 
 
 def check(root: Path | str) -> Path:
-    """Return the absolute path of the ledger at `root`. Raises LedgerError if this version cannot read a
-    ledger there."""
     root = _absolute(root)
     try:
         version = json.loads((root / MARKER).read_bytes())["rose_ledger"]
@@ -118,12 +115,11 @@ def check(root: Path | str) -> Path:
 
 
 def ledger_id(root: Path) -> str:
-    """Return the unique id of the ledger, or empty text if it has none. A move of the ledger does not change the id."""
     return str(json.loads((root / MARKER).read_bytes()).get("id", ""))
 
 
 def give_id(root: Path) -> str:
-    """Return the id of the ledger. A missing id is created first. Raises OSError."""
+    """Return the id of the ledger. A missing id is created."""
     if not (known := ledger_id(root)):
         with locked(root / "locks" / ".id.lock"):
             if not (known := ledger_id(root)):
@@ -133,7 +129,6 @@ def give_id(root: Path) -> str:
 
 
 def _mark(marker: Path) -> None:
-    """Write the marker, unless another process writes it first. Signed documents name the id in the first marker."""
     temporary = marker.with_name(f".{marker.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(json.dumps({"rose_ledger": FORMAT_VERSION, "id": uuid.uuid4().hex}).encode())
@@ -146,7 +141,6 @@ def _mark(marker: Path) -> None:
 
 
 def check_writer_name(writer: str) -> None:
-    """Raise LedgerError if `writer` cannot be the name of a folder and of a file."""
     if not WRITER_NAME.fullmatch(writer):
         raise LedgerError(
             f"writer name {writer!r} cannot be used: up to 64 letters, digits, '.', '_' or '-', "
@@ -156,8 +150,7 @@ def check_writer_name(writer: str) -> None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """The epochs `first` to `last` of a writer. A part is the folder of a live epoch, a compacted file, or the manifest
-    of an archived file."""
+    """The epochs `first` to `last` of a writer: a live folder, a compacted file, or an archived file's manifest."""
 
     writer: str
     first: int
@@ -181,26 +174,22 @@ class Part:
 
     @property
     def manifest(self) -> str:
-        """Return the path of the manifest of a merged part, relative to the ledger. The folder of the manifest decides
-        the state of the part."""
         assert self.state != "live", f"{self.folder} has no manifest"
         return f"{self.state}/{self.writer}/{self.first:06d}-{self.last:06d}.json"
 
 
 def parts(root: Path, writer: str) -> list[Part]:
-    """Return parts of `writer` that are in the ledger, in order, so that every event is included once. Each epoch is in
-    the widest part that has it."""
+    """Return a writer's parts in the ledger, in order, so that every event is included once."""
     return [part for part in chain(root, writer) if part.state != "archived"]
 
 
 def chain(root: Path, writer: str) -> list[Part]:
-    """Return parts of `writer`, in order, so that every segment is included once. Archived parts are included. Each
-    epoch is in the widest part that has it."""
+    """Return a writer's parts, archived ones too, in order, so that every segment is included once."""
     return [part for part, superseded in all_parts(root, writer) if not superseded]
 
 
 def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
-    """Return every part of `writer`, in order, and whether a wider part supersedes that part."""
+    """Return every part of `writer`, in order, and whether a wider part supersedes it."""
     known = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
     states: tuple[State, ...] = ("compacted", "archived", "compacted")
     for state in states:
@@ -215,6 +204,21 @@ def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
     return ranked
 
 
+def archived_parts(root: Path) -> list[Part]:
+    return [part for writer in writers(root) for part in chain(root, writer) if part.state == "archived"]
+
+
+def archived_until_us(root: Path) -> int | None:
+    """Return `at_us` of the newest archived event that left the ledger, or None."""
+    newest: list[int | None] = []
+    for part in archived_parts(root):
+        try:
+            newest.append(json.loads((root / part.manifest).read_bytes())["at_us_max"])
+        except ValueError as error:
+            raise LedgerError(f"{part.manifest} is damaged. Run `rose ledger verify`") from error
+    return max((at_us for at_us in newest if at_us is not None), default=None)
+
+
 def manifest_span(name: str) -> tuple[int, int] | None:
     if (match := MANIFEST_NAME.fullmatch(name)) is None:
         return None
@@ -223,7 +227,7 @@ def manifest_span(name: str) -> tuple[int, int] | None:
 
 
 def epochs(root: Path, writer: str) -> list[int]:
-    """Return the numbers of the live epochs of `writer`, in order. The writer still writes to the last one."""
+    """Return the live epochs of `writer`, in order. The last one is still written."""
     return sorted(int(name) for name in names(root / "live" / writer) if is_number(name))
 
 
@@ -233,8 +237,8 @@ def writers(root: Path) -> list[str]:
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
-    """Put `content` at `path` atomically. With `sync`, it is on disk when this returns. With `read_back`, the file is
-    compared with `content` before it gets its name. Raises OSError; `path` is then unchanged."""
+    """Put `content` at `path` atomically. `sync`: on disk when this returns. `read_back`: compared first. Raises
+    OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
@@ -250,8 +254,6 @@ def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool
 
 
 def replace_file(temporary: Path, path: Path) -> None:
-    """Bring the file `temporary` to disk, rename it to `path` atomically, and bring the new name to disk. Raises
-    OSError."""
     sync_file(temporary)
     temporary.replace(path)
     sync_folder(path.parent)
@@ -266,7 +268,6 @@ def sync_file(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` and its parents. Their names are on disk when this returns. Raises OSError."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -274,8 +275,6 @@ def make_folder(folder: Path) -> None:
 
 
 def move_file(path: Path, target: Path) -> None:
-    """Rename `path` to `target`, which may be in another folder. The new name is on disk when this returns. Raises
-    OSError."""
     make_folder(target.parent)
     path.replace(target)
     sync_folder(target.parent)
@@ -288,8 +287,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def moving_parts(root: Path) -> AbstractContextManager[None]:
-    """Return a lock on the parts. It is held while parts are merged, archived or restored, so that no such command sees
-    half of another one."""
     return locked(root / "locks" / _PARTS_LOCK)
 
 
@@ -310,8 +307,7 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` during the block. The lock also ends with the process. Raises LockError if the
-    file system refuses."""
+    """Hold an exclusive lock on `path` during the block. Raises LockError."""
     try:
         # No parents: a ledger that was moved away must not reappear in its old place.
         path.parent.mkdir(exist_ok=True)
@@ -324,8 +320,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def take(path: Path) -> int:
-    """Lock `path`, write the pid of this process into it, and return the descriptor. The descriptor keeps the lock
-    until the process ends. Raises TakenError if another process has the lock, or OSError."""
+    """Lock `path` until the process ends, with its pid in it, and return the descriptor. Raises TakenError or
+    OSError."""
     path.parent.mkdir(exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -347,7 +343,6 @@ def refused(what: str, error: OSError) -> LedgerError:
 
 
 def unreadable(error: object) -> str:
-    """Return the text of an error that a file of the ledger caused, with a sentence that says what to do."""
     short = os.strerror(errno.EMFILE) in str(error)
     return f"{error}\n{_FILES_SHORT if short else '`rose ledger verify` names what is damaged'}"
 
@@ -380,3 +375,7 @@ def names(folder: Path) -> list[str]:
         return os.listdir(folder)  # noqa: PTH208 - a Path for each name takes five times as long
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # This is no damage to the ledger.
+            raise refused(f"cannot list {folder}", error) from error
+        raise

@@ -1,10 +1,8 @@
-"""The registry is the file `writers.jsonl`. It has a line for each writer that ever wrote, and for each of its keys, in
-the order in which they came. Each line has the SHA-256 of the line before it. A writer that does not sign has a line
-without a key.
+"""The registry `writers.jsonl`: a line for each writer, and for each of its keys, that follows the line before it by
+hash.
 
-The key `by` signs a line. This endorses that the writer signs with `key`. The endorsement is valid in three cases: `by`
-is the first key of the ledger, `by` was marked by a key that may endorse, or `by` is itself endorsed for this
-writer."""
+The key `by` signs a line, and so endorses that the writer signs with `key`. This counts if `by` is the ledger's first
+key, if a key that may endorse marked it, or if it is itself endorsed for this writer."""
 
 import hashlib
 import json
@@ -24,8 +22,7 @@ _TAG = "rose writer 1"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that says that `writer` signs with `key`, and that the key `by` endorsed this. Without a key, it says that
-    `writer` wrote here."""
+    """`writer` signs with `key`, which the key `by` endorsed. Without a key: `writer` wrote here."""
 
     writer: str
     previous_sha256: str
@@ -51,7 +48,7 @@ class Endorsements:
 def endorsements(
     registered: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
 ) -> Endorsements:
-    """Return the valid endorsements. If `endorsers` is empty, the key that signed the first line may endorse."""
+    """Return the valid endorsements. Without `endorsers`, the key that signed the first line may endorse."""
     signed = [line for line in registered if line.key and line.by]
     counted = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
     while True:
@@ -64,8 +61,7 @@ def endorsements(
 
 
 def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
-    """Ensure that the registry names `writer` and its key, and that `by` endorses the key. If the registry is damaged,
-    do nothing. Raises OSError."""
+    """Register `writer` and its key, endorsed by `by`. A damaged registry is left as it is."""
     # A damaged registry must not stop a writer.
     with suppress(LedgerError):
         ledger_id = layout.give_id(root)
@@ -76,9 +72,9 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
-    """Endorse that a writer signs with `key`, and return the names of the endorsed writers. Without `writer`, endorse
-    all writers that sign with `key`. With `endorses`, `key` may endorse other keys. Raises LedgerError if `by` may not
-    endorse or a writer is unknown, or OSError."""
+    """Endorse `key` for `writer`, or else for all writers that sign with it, and return their names.
+
+    With `endorses`, `key` may endorse other keys. Raises LedgerError if `by` may not endorse, or OSError."""
     if not keys.is_public(key):
         raise LedgerError(
             f"{key!r} is not a public key, which has 64 hexadecimal digits; `rose ledger verify` lists them"
@@ -103,7 +99,6 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
 
 
 def described(registered: Sequence[Line], own: str | None) -> list[dict[str, Any]]:
-    """Return each key with its writers, and with the key that endorsed it (or None). `own` is the key of this user."""
     standing = endorsements(registered)
     root = next((line.by for line in registered if line.key and line.by), None)
     signers: dict[str, dict[str, Any]] = {}
@@ -144,14 +139,10 @@ def _names(registered: Sequence[Line], writer: str, key: str) -> bool:
 
 
 def lines(root: Path) -> tuple[Line, ...]:
-    """Return the lines of the registry. Their signatures are not checked. Raises LedgerError if the registry is
-    damaged."""
     return parse(read(root))
 
 
 def read(root: Path) -> bytes:
-    """Return the bytes of the registry, or no bytes if it is missing. Raises LedgerError if a folder is in its
-    place."""
     try:
         return (root / FILE).read_bytes()
     except FileNotFoundError:
@@ -161,7 +152,6 @@ def read(root: Path) -> bytes:
 
 
 def parse(content: bytes) -> tuple[Line, ...]:
-    """Return the lines in the bytes of a registry, in order. Raises LedgerError if they are damaged."""
     parsed, sha256 = [], ""
     for number, text in enumerate(content.splitlines(), start=1):
         try:
@@ -191,7 +181,7 @@ def keys_of(registered: Sequence[Line], writer: str) -> set[str]:
 
 
 def begins_signed(registered: Sequence[Line], writer: str) -> bool:
-    """Return whether the first line of `writer` has a key. If it has, the first segment of the writer is signed."""
+    """Return whether the first line of `writer` has a key: its first segment is then signed."""
     return next((bool(line.key) for line in registered if line.writer == writer), False)
 
 

@@ -1,11 +1,8 @@
-"""Roll-ups in place: the daily sums of all events up to a watermark of each writer. Each generation has one folder.
+"""Roll-ups: generations of daily sums of all events up to each writer's watermark.
 
 rollup/<generation>/coverage.json        how far each writer is summed up, and the SHA-256 of each file
 rollup/<generation>/daily_<name>.parquet the sums, one file for each view of that name
-rollup/ids/<generation>.parquet          event ids that clients chose, and the valid record of each id
-
-A file of ids never changes. It has the ids of its own generation, and the ids of the files that were merged into it.
-coverage.json names it."""
+rollup/ids/<generation>.parquet          event ids that clients chose, and the valid record of each id, never changed"""
 
 import hashlib
 import json
@@ -30,7 +27,7 @@ FORM = 2  # Form of coverage.json and its files. Form 2 has the valid record bes
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How far a generation of sums reaches. For each writer, it has the last epoch, and the seq after that epoch."""
+    """How far a generation reaches: for each writer the last epoch, and the seq after it."""
 
     generation: int
     writers: dict[str, tuple[int, int]]
@@ -75,7 +72,7 @@ def faults(root: Path, coverage: Coverage, seen: Seen) -> Iterator[str]:
 
 
 def newest(root: Path) -> Coverage | None:
-    """Return the coverage of the newest generation; None without a generation. Raises LedgerError if it is damaged."""
+    """Return the newest generation's coverage, or None. Raises LedgerError if it is damaged."""
     # It may be replaced between the two looks.
     for _ in range(3):
         if not (numbers := generations(root)):
@@ -86,7 +83,6 @@ def newest(root: Path) -> Coverage | None:
 
 
 def read(root: Path, generation: int) -> Coverage | None:
-    """Return the coverage of a generation, or None if it does not exist. Raises LedgerError if it is damaged."""
     path = root / folder(generation) / "coverage.json"
     try:
         stored = path.read_bytes()

@@ -1,5 +1,4 @@
-"""Turns events into rows. Each field is checked when its event arrives, because a wrong field would later spoil a whole
-segment."""
+"""Turns events into rows, and checks each field first: a wrong one would spoil a whole segment."""
 
 import functools
 import math
@@ -33,16 +32,13 @@ def schema() -> pa.Schema:
 
 
 def fields_of(kind: str) -> tuple[Field, ...]:
-    """Return the fields of a kind: first the common fields that an event brings, then the fields of the kind. Raises
-    LedgerError."""
     if kind not in KINDS:
         raise LedgerError(f"{kind!r} is not a kind of event; the kinds are {', '.join(KINDS)}")
     return fields(kind)
 
 
 def encode(event: Event) -> tuple[Any, ...]:
-    """Return the values of an event's fields after checking them. Raises LedgerError, which names the kind, the field
-    and the value."""
+    """Return the checked values of an event's fields. Raises LedgerError, which names the field and value."""
     try:
         quick = _quick(event.kind)
     except AttributeError:
@@ -73,8 +69,9 @@ def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
-    """Return events as a table, in the order of `batch`, with seqs from `first_seq` on. `run_id` fills in a missing
-    run. An event of another run gets `run_id` as its fleet's run. Columns without a value are left out."""
+    """Return events as a table with seqs from `first_seq`. Columns without a value are left out.
+
+    `run_id` fills in a missing run, and is the fleet's run of another run's event."""
     rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
     seqs_by_kind: dict[str, list[int]] = {}
     for seq, (kind, values) in enumerate(batch, start=first_seq):
@@ -103,8 +100,7 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
 
 @functools.cache
 def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
-    """Return generated code that returns the values of an event, or None unless all values surely fit. A loop would
-    take twice as long."""
+    """Return generated code that returns an event's values, or None if one may not fit. A loop takes twice as long."""
     fields = fields_of(kind)
     literals = {f"allowed_{field.name}": frozenset(field.allowed) for field in fields if field.allowed}
     names = ", ".join(field.name for field in fields)

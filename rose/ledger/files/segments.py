@@ -1,5 +1,4 @@
-"""Segments are Parquet files that never change. Each has the SHA-256 of the segment before it; its name has its own
-SHA-256."""
+"""Segments: unchanging Parquet files, named by their SHA-256, each with the SHA-256 of the one before."""
 
 import hashlib
 import io
@@ -21,6 +20,7 @@ from rose.ledger.files.layout import LedgerError, Part
 
 SEGMENTS_PER_EPOCH = 100
 _METADATA_KEY = b"rose"
+_LOOKS = 3  # A compaction may move the newest part between two looks.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The notes about the newest segment of a writer. Paths are relative to the ledger. `announced` becomes `segment`
-    as soon as its file exists. So after a kill, the newest segment is one of the two. After a power cut, it may be
-    neither."""
+    """The notes about a writer's newest segment: `announced` becomes `segment` once its file exists.
+
+    After a kill, the newest segment is one of the two. After a power cut, it may be neither."""
 
     segment: str | None = None
     announced: str | None = None
@@ -62,9 +62,9 @@ class Tail:
     key: Key | None = None
 
 
-def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
-    """Write `table` to disk as the next segment, and return the new end of the chain. The seqs of the table go up from
-    `tail.next_seq`. After an OSError, `recover` tells whether the segment exists."""
+def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
+    """Write `table` to disk as the next segment, and return the new end. After an OSError, `recover` tells what
+    exists."""
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
     assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
     _register(root, tail)
@@ -75,9 +75,9 @@ def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
 
 
 def put(root: Path, path: str, content: bytes) -> None:
-    """Announce a segment, and write it at its path in the folder of its writer. It is on disk when this returns. The
-    first segment of an epoch comes together with its folder, because DuckDB fails on a folder without a segment. Raises
-    OSError."""
+    """Announce a segment, and write it at its path, on disk when this returns. Raises OSError.
+
+    An epoch's first segment comes with its folder, because DuckDB fails on a folder without a segment."""
     target = root / path
     folder = target.parent
     if place(path)[1] > 0:
@@ -94,8 +94,7 @@ def put(root: Path, path: str, content: bytes) -> None:
 
 
 def recover(root: Path, writer: str) -> Tail | None:
-    """Return the end of `writer`'s chain on disk, or None if the writer never wrote. Raises LedgerError if the newest
-    segment is damaged or gone, because a new segment would hide that."""
+    """Return the end of `writer`'s chain, or None. Raises LedgerError if the newest segment is damaged or gone."""
     way_out = "Run `rose ledger verify`, restore the file, or use another writer name"
     head = read_head(root, writer).segment
     if not (numbers := layout.epochs(root, writer)):
@@ -128,8 +127,7 @@ def recover(root: Path, writer: str) -> Tail | None:
 
 
 def begin_epoch(root: Path, tail: Tail) -> Tail:
-    """Open the next epoch with a segment that has every column and no row. DuckDB needs this segment, because it fails
-    on a pattern that matches no file. Raises OSError."""
+    """Open the next epoch with a segment of every column and no row: DuckDB fails on a pattern without a file."""
     tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
     home = root / "live" / tail.writer
     if tail.epoch == 0:
@@ -155,8 +153,7 @@ def check_key(tail: Tail) -> None:
 
 
 def announce(root: Path, writer: str, segment: str) -> None:
-    """Note the path of the next segment of `writer`; an empty path means none. After a kill, the note is either the old
-    one or the new one. Raises OSError."""
+    """Note the path of the next segment of `writer`; an empty path means none."""
     path = _announcement(root, writer)
     path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -180,11 +177,32 @@ def segment_names(folder: Path) -> list[str]:
 
 
 def end_seq(root: Path, part: Part) -> int:
-    """Return the seq after the last event that a part has now. Raises LedgerError or OSError."""
     if part.state != "live":
         return int(json.loads((root / part.manifest).read_bytes())["last_seq"]) + 1
     folder = root / part.folder
     return read_header((folder / segment_names(folder)[-1]).read_bytes()).last_seq + 1
+
+
+def newest_links(root: Path) -> dict[str, Link]:
+    """Return the newest link of each writer's chain. Raises LedgerError if its segment is damaged."""
+    links = {writer: _newest_link(root, writer) for writer in layout.writers(root)}
+    return {writer: link for writer, link in links.items() if link is not None}
+
+
+def _newest_link(root: Path, writer: str) -> Link | None:
+    for look in range(_LOOKS):
+        if not (parts := layout.chain(root, writer)):
+            return None  # The writer was killed before its first segment.
+        part = parts[-1]
+        try:
+            if part.state != "live":
+                return Link.read(writer, json.loads((root / part.manifest).read_bytes())["segments"][-1])
+            path = root / part.folder / segment_names(root / part.folder)[-1]
+            return link(read_header(path.read_bytes()), sha256_in(path.name))
+        except (LedgerError, OSError, ValueError, LookupError, TypeError) as error:
+            if look == _LOOKS - 1 or not isinstance(error, FileNotFoundError):
+                raise LedgerError(f"live/{writer}: its newest segment is damaged. Run `rose ledger verify`") from error
+    return None
 
 
 def sha256_in(name: str) -> str:
@@ -192,7 +210,6 @@ def sha256_in(name: str) -> str:
 
 
 def read_header(content: bytes) -> Header:
-    """Return the header of a segment. Raises LedgerError if the bytes are not a segment."""
     try:
         header = Header(**json.loads(pq.read_metadata(pa.BufferReader(content)).metadata[_METADATA_KEY]))
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
@@ -215,16 +232,14 @@ def link(header: Header, sha256: str) -> Link:
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
-    """Return those columns of a Parquet file that are in `columns`. Only this thread reads. With the threads of the
-    reader, one process in ten to forty aborted at its exit (pyarrow 26: "terminate called without an active
-    exception")."""
+    """Return the columns in `columns` that a Parquet file has. With the reader's threads, one process in ten to forty
+    aborted at its exit (pyarrow 26: "terminate called without an active exception")."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     return file.read([name for name in columns if name in file.schema_arrow.names], use_threads=False)
 
 
 def read_head(root: Path, writer: str) -> Head:
-    """Return the notes about the newest segment of `writer` and about its next one. After a power cut, the notes may be
-    old or empty. Raises LedgerError if the note about the newest segment is damaged."""
+    """Return the notes about a writer's newest and next segment; old or empty after a power cut. Raises LedgerError."""
     content, announced = b"", b""
     try:
         with suppress(FileNotFoundError):
@@ -245,8 +260,7 @@ def read_head(root: Path, writer: str) -> Head:
 
 
 def place(segment: str) -> tuple[int, int]:
-    """Return the epoch and the index of a segment; they order the segments of a writer. Raises ValueError for another
-    path."""
+    """Return the epoch and index of a segment, which order segments. Raises ValueError."""
     if not segment:
         return -1, -1
     _, _, epoch, name = segment.split("/")
@@ -280,7 +294,6 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
 
 
 def _register(root: Path, tail: Tail) -> None:
-    """Write the key into the registry before the key signs anything. Raises LedgerError or OSError."""
     check_key(tail)
     if tail.key is not None and tail.key.public != tail.signed_by:
         registry.note(root, tail.writer, tail.key.public, tail.key)
@@ -291,8 +304,7 @@ def _announcement(root: Path, writer: str) -> Path:
 
 
 def _write_head(root: Path, writer: str, segment: str) -> None:
-    """Note the path of the newest segment. The note is not forced to disk, because that would take as long as writing
-    the segment."""
+    """Note the newest segment. Forcing the note to disk would take as long as the segment."""
     path = root / "heads" / f"{writer}.json"
     path.parent.mkdir(exist_ok=True)
     layout.write_file(path, json.dumps({"segment": segment}).encode(), sync=False)

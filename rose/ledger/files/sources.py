@@ -1,5 +1,4 @@
-"""The sources of the views: segments and roll-ups. Their paths are absolute, so a DuckDB client may run in any
-folder."""
+"""The sources of the views: segments and roll-ups, by absolute paths."""
 
 import functools
 import itertools
@@ -41,8 +40,7 @@ def of_nothing() -> dict[str, str]:
 def selects(
     root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
 ) -> dict[str, str]:
-    """Return the SELECT of each source view, in the order in which to create the views. Paths are as if the ledger were
-    at `place`."""
+    """Return the SELECT of each source view, in order of creation, as if the ledger were at `place`."""
     place = place or root
     newest, parts, whole = files or _lying(root)
     if until is None:
@@ -88,8 +86,7 @@ def _lying(root: Path) -> Files:
 
 
 def writer_order(root: Path, writers: Sequence[str]) -> str:
-    """Return a SELECT of these writers and of the order in which they came into the registry. Unregistered writers come
-    last."""
+    """Return a SELECT of these writers and their order in the registry. Unregistered writers come last."""
     lines = registry.sound_lines(root) if writers else ()
     came = {writer: place for place, writer in enumerate(dict.fromkeys(line.writer for line in lines))}
     ordered = sorted(writers, key=lambda writer: (came.get(writer, len(came)), writer))
@@ -118,9 +115,10 @@ def no_roll_up(name: str) -> str:
 
 
 def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
-    """Return a SELECT of the events in these files, with every column of the ledger. Rows that meet a condition of
-    `apart` are left out. `whole` is a pattern whose first file has all columns; with it, query plans are a tenth as
-    long. With many merged files, columns that this version does not know are left out."""
+    """Return a SELECT of the events in these files, without rows that meet a condition of `apart`.
+
+    `whole` is a pattern whose first file has all columns; with it, query plans are a tenth as long. With many merged
+    files, columns that this version does not know are left out."""
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
     if sum(pattern.startswith("compacted/") for pattern in patterns) >= _MERGED_MANY:
         return _read(root, patterns, _known_columns()) + where
@@ -136,7 +134,6 @@ def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart:
 
 @functools.cache
 def _known_columns() -> str:
-    """Return the option of `read_parquet` that names every column. A column is NULL for a file that lacks it."""
     columns = (
         f"{quoted(name)}: {{name: {quoted(name)}, type: {quoted(sql_type)}, default_value: NULL}}"
         for name, sql_type in all_columns().items()
@@ -157,16 +154,12 @@ def _column_names(segment: Path) -> tuple[str, ...]:
 
 
 def place(definition: str) -> Path | None:
-    """Return the folder of the ledger that a definition of `stored_event` reads, or None if the definition names no
-    file."""
     match = _FILE.search(definition)
     return None if match is None else Path(match["place"].replace("''", "'"))
 
 
 def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
-    """Return the files that these definitions of source views read. Return None if the ledger cannot have had these
-    files: the first epochs of a writer have a gap, or a generation is missing. Raises LedgerError if a generation is
-    damaged."""
+    """Return the files that these definitions read; None if the ledger cannot have had these. Raises LedgerError."""
     parts: dict[str, list[Part]] = {}
     for part in _parts(definitions.get("stored_event", "")):
         parts.setdefault(part.writer, []).append(part)

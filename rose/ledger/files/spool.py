@@ -1,5 +1,4 @@
-"""A spool is a ledger that keeps its segments until a controller has them. `forwarded/<writer>.json` says up to where
-the controller acknowledged the segments of a writer."""
+"""A spool: a ledger whose segments stay until a controller has acknowledged them, in `forwarded/<writer>.json`."""
 
 import json
 from pathlib import Path
@@ -15,7 +14,7 @@ GATEWAY_WRITER = "gateway"
 
 
 def is_upkeep(writer: str) -> bool:
-    """Return whether any user of the folder may do the work of `writer`, because other events prove that work."""
+    """Return whether any user of the folder may do this writer's work, because other events prove it."""
     return writer in _UPKEEP - {"closing"} or writer.startswith(_UPKEEP_PREFIX)
 
 
@@ -24,8 +23,7 @@ def is_local(writer: str) -> bool:
 
 
 def first_unsent_epoch(root: Path, writer: str) -> int | None:
-    """Return the first epoch that the controller may lack, or None if the writer is not forwarded. This epoch must
-    stay. Raises LedgerError if the note is damaged."""
+    """Return the first epoch that the controller may lack and that must stay, or None. Raises LedgerError."""
     if is_local(writer) or not (root / FOLDER).is_dir():
         return None
     path = root / FOLDER / f"{writer}.json"

@@ -1,12 +1,14 @@
-"""The archive has copies of old compacted files outside the ledger, in the same layout as in the ledger. A file leaves
-the ledger when its manifest moves to `archived/`. The chain still passes through the manifest."""
+"""The archive: copies of old compacted files outside the ledger. The chain still passes through their manifests."""
 
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rose.clock import utc_us
 from rose.events import LedgerAction
@@ -15,9 +17,72 @@ from rose.ledger.files import catalog, examine, layout, rolled, spool
 from rose.ledger.files.layout import LedgerError, Part
 from rose.ledger.growth import compaction
 from rose.ledger.growth.rollup import KEPT_WRITERS
-from rose.ledger.growth.store import Store
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
+
+
+class Store:
+    """The files under one URL. Every method raises LedgerError, which names the file."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec  # This import takes 0.1 s, and pricing imports this file.
+        from fsspec.implementations.local import LocalFileSystem
+
+        if "::" in url:
+            raise LedgerError(f"{url} goes through a cache or an archive file; name the place itself")
+        if urlsplit(url).password:
+            raise LedgerError("the URL has a password, which the ledger would record; use fsspec's configuration")
+        try:
+            self._fs, path = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise LedgerError(f"cannot open {url}: {error}") from error
+        self._path: str = path.rstrip("/")
+        self._local = isinstance(self._fs, LocalFileSystem)
+
+    def url(self, name: str = "") -> str:
+        url: str = self._fs.unstrip_protocol(f"{self._path}/{name}".rstrip("/"))
+        return url
+
+    def local_folder(self) -> Path | None:
+        return Path(self._path).resolve() if self._local else None
+
+    def read(self, name: str) -> bytes | None:
+        with self._refusals("read", name):
+            try:
+                content: bytes = self._fs.cat_file(f"{self._path}/{name}")
+                return content
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put `content` at `name` as a whole. In a local folder, it is on disk when this returns."""
+        path = f"{self._path}/{name}"
+        with self._refusals("write to", name):
+            if self._local:
+                layout.make_folder(Path(path).parent)
+                layout.write_file(Path(path), content)
+            else:
+                self._fs.pipe_file(path, content)
+
+    def remove(self, name: str) -> None:
+        with self._refusals("remove", name):
+            self._fs.rm_file(f"{self._path}/{name}")
+
+    def names(self, folder: str) -> list[str]:
+        with self._refusals("list", folder):
+            self._fs.invalidate_cache()
+            try:
+                listed = self._fs.ls(f"{self._path}/{folder}", detail=False)
+            except FileNotFoundError:
+                listed = []
+            return sorted(name.rpartition("/")[2] for name in listed)
+
+    @contextmanager
+    def _refusals(self, act: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise LedgerError(f"cannot {act} {self.url(name)}: {error}") from error
 
 
 @dataclass(slots=True)
@@ -41,10 +106,10 @@ class Restored:
 
 
 def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
-    """Copy compacted parts to the URL `to` if their newest event is older than `older_than_days`, and compare each copy
-    with its file. With `delete`, a part that is rolled up then leaves the ledger. A later command removes its file
-    after `grace_s` seconds. After any interruption, this can be repeated. Raises LedgerError if a part is damaged, if
-    the store refuses, or if another archiving runs."""
+    """Copy compacted parts whose newest event is older than `older_than_days` to the URL `to`, and compare the copies.
+
+    With `delete`, a rolled-up part then leaves the ledger, and its file after `grace_s` seconds. Can be repeated after
+    any interruption. Raises LedgerError."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     store = outside(Store(to), ledger.folder)
@@ -53,11 +118,9 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
     try:
         with LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             with layout.moving_parts(ledger.folder):
-                parts = [
-                    part for writer in layout.writers(ledger.folder) for part in layout.parts(ledger.folder, writer)
-                ]
-                newest = {part: compaction.newest_at_us(ledger, part) for part in parts if part.state == "compacted"}
-                due = [part for part, newest_us in newest.items() if newest_us is not None and newest_us < before_us]
+                merged = [part for parts in ledger.parts.values() for part in parts if part.state == "compacted"]
+                newest_us = {part: compaction.read_manifest(ledger, part)[0]["at_us_max"] for part in merged}
+                due = [part for part in merged if newest_us[part] is not None and newest_us[part] < before_us]
             archiving = _Archiving(ledger, store, delete, log)
             for part in due:
                 try:
@@ -76,22 +139,23 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
 
 
 def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
-    """Bring archived parts back from `from_url`. With `since_us` or `until_us`, bring back only parts with events in
-    [`since_us`, `until_us`), by `at_us`. Raises LedgerError if a hash is wrong, or as `archive` does."""
+    """Bring archived parts back that have events in [`since_us`, `until_us`), by `at_us`."""
     store = Store(from_url)
     parts = events = size = 0
     missing = []
     try:
         with LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             own = _own_files(ledger)
-            for part in _archived(ledger):
-                if not _within(ledger, part, since_us, until_us):
+            for part in layout.archived_parts(ledger.folder):
+                manifest, manifest_content = compaction.read_manifest(ledger, part)
+                if until_us is not None and manifest["at_us_min"] >= until_us:
+                    continue
+                if since_us is not None and manifest["at_us_max"] < since_us:
                     continue
                 name = f"{part.stem}.parquet"
                 if (content := store.read(name)) is None:
                     missing.append(store.url(name))
                     continue
-                manifest, manifest_content = compaction.read_manifest(ledger, part)
                 if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
                     raise LedgerError(f"{store.url(name)} is not the archived file: its SHA-256 differs")
                 detail = _detail(part, manifest, manifest_content, store.url(name))
@@ -112,15 +176,7 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
     return Restored(parts, events, size, store.url(), missing)
 
 
-def newest_us(ledger: Ledger) -> int | None:
-    """Return `at_us` of the newest archived event that left the ledger, or None. Raises LedgerError."""
-    newest = [compaction.newest_at_us(ledger, part) for part in _archived(ledger)]
-    return max((at_us for at_us in newest if at_us is not None), default=None)
-
-
 def outside(store: Store, root: Path) -> Store:
-    """Return `store`. Raises LedgerError if it is in memory or inside the ledger at `root`, or if its folder cannot be
-    made."""
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")
     folder = store.local_folder()
@@ -132,17 +188,6 @@ def outside(store: Store, root: Path) -> Store:
         except OSError as error:
             raise layout.refused(f"cannot archive to {folder}", error) from error
     return store
-
-
-def _archived(ledger: Ledger) -> list[Part]:
-    parts = [part for writer in layout.writers(ledger.folder) for part in layout.chain(ledger.folder, writer)]
-    return [part for part in parts if part.state == "archived"]
-
-
-def _within(ledger: Ledger, part: Part, since_us: int | None, until_us: int | None) -> bool:
-    manifest, _ = compaction.read_manifest(ledger, part)
-    early = until_us is None or manifest["at_us_min"] < until_us
-    return bool(early and (since_us is None or manifest["at_us_max"] >= since_us))
 
 
 def _own_files(ledger: Ledger) -> set[str]:
@@ -199,8 +244,6 @@ class _Archiving:
         done.bytes += len(content)
 
     def _reason_to_keep(self, part: Part, last_seq: int) -> str | None:
-        """Return why a part must not leave the ledger, now or ever; None if it may leave. Raises LedgerError if the
-        forwarder's note is damaged."""
         if part.writer in KEPT_WRITERS:
             return "its events prove what was merged, archived and closed"
         unsent = spool.first_unsent_epoch(self._ledger.folder, part.writer)
@@ -211,7 +254,6 @@ class _Archiving:
         return None
 
     def _copy(self, part: Part, content: bytes, manifest_content: bytes) -> None:
-        """Ensure that the archive has the file, then its manifest, and no other file of the same epochs."""
         store = self._store
         stored = store.read(f"{part.stem}.json")
         if stored not in (None, manifest_content) and examine.manifest(stored or b"").said:

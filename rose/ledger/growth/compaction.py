@@ -1,5 +1,4 @@
-"""Compaction merges many small segments of closed epochs into one file. The file counts as soon as its manifest exists.
-The manifest lists the SHA-256 of each segment, so the chain can be proved without the segments."""
+"""Compaction merges segments of closed epochs into one file, which counts once its manifest exists."""
 
 import hashlib
 import json
@@ -35,9 +34,10 @@ class Compaction:
 
 
 def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
-    """Merge the closed epochs of every writer, and remove merged parts after `grace_s` seconds. A query that began
-    before a removal may fail, but its result is never wrong. Raises LedgerError if another compaction runs, or if the
-    disk refuses. If a segment is damaged, the other writers are merged before LedgerError is raised."""
+    """Merge every writer's closed epochs, and remove merged parts after `grace_s` seconds.
+
+    A query that began earlier may fail, but is never wrong. Raises LedgerError; a damaged writer does not stop the
+    others."""
     merged = written = removed = 0
     failure: LedgerError | None = None
     try:
@@ -69,9 +69,10 @@ def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
 
 
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
-    """Return which neighbouring parts to merge, oldest first. `parts` are the closed parts of one writer, each with its
-    number of events. Live epochs are merged at once, at most FANOUT of them into a file. Compacted files wait until
-    there are FANOUT neighbours or EVENTS_MAX events. A merged file never spans archived parts."""
+    """Return which neighbouring closed parts of a writer, given with their events, to merge, oldest first.
+
+    At most FANOUT live epochs are merged at once. Compacted files wait for FANOUT neighbours or EVENTS_MAX events. A
+    merged file never spans archived parts."""
     merges: list[list[Part]] = []
     for state, least in (("live", 1), ("compacted", FANOUT)):
         run: list[Part] = []
@@ -102,8 +103,7 @@ def _merged(batch: list[Part]) -> Part:
 
 
 def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]]:
-    """Return the closed parts of a writer that `plan` may merge, in order. The search ends at FANOUT large parts in a
-    row."""
+    """Return a writer's closed parts that `plan` may merge, in order."""
     parts: list[tuple[Part, int]] = []
     large = 0
     for part, events in newest_first:
@@ -122,8 +122,6 @@ def _newest_first(ledger: Ledger, writer: str) -> Iterator[tuple[Part, int]]:
 
 
 def _merge(ledger: Ledger, batch: list[Part], log: LedgerWriter) -> int:
-    """Write the compacted file of `batch`, then the event about it, then its manifest. Return how many segments were
-    merged."""
     merged = [entry for part in batch for entry in _entries(ledger, part)]
     target = _merged(batch)
     first_seq, last_seq = merged[0]["first_seq"], merged[-1]["last_seq"]
@@ -158,8 +156,7 @@ def _merge(ledger: Ledger, batch: list[Part], log: LedgerWriter) -> int:
 
 
 def _write_rows(ledger: Ledger, batch: list[Part], path: Path) -> bytes:
-    """Write all rows of `batch` to `path` and return the bytes of the file. Rows are sorted by kind, so that a reader
-    of one kind skips the rest."""
+    """Write all rows of `batch`, sorted by kind for readers of one kind, and return the file's bytes."""
     temporary = path.with_name(f".{path.name}.tmp")
     rows = sources.stored(ledger.folder, [part.pattern for part in batch]) + " ORDER BY kind, seq"
     try:
@@ -176,8 +173,7 @@ def _write_rows(ledger: Ledger, batch: list[Part], path: Path) -> bytes:
 
 
 def _entries(ledger: Ledger, part: Part) -> Iterator[dict[str, Any]]:
-    """Yield the manifest's entry for each segment in `part`. Raises LedgerError if a segment is damaged, because a
-    merge would hide that."""
+    """Yield the manifest's entry of each segment. Raises LedgerError for damage, which a merge would hide."""
     if part.state == "compacted":
         _, manifest, _ = read_compacted(ledger, part)
         yield from manifest["segments"]
@@ -205,7 +201,6 @@ def _events(ledger: Ledger, part: Part) -> int:
 
 
 def read_manifest(ledger: Ledger, part: Part) -> tuple[dict[str, Any], bytes]:
-    """Return the content of a manifest, and its bytes. Raises LedgerError or OSError."""
     content = (ledger.folder / part.manifest).read_bytes()
     try:
         manifest: dict[str, Any] = json.loads(content)
@@ -215,8 +210,6 @@ def read_manifest(ledger: Ledger, part: Part) -> tuple[dict[str, Any], bytes]:
 
 
 def read_compacted(ledger: Ledger, part: Part) -> tuple[bytes, dict[str, Any], bytes]:
-    """Return the file of a compacted part, its manifest, and the bytes of the manifest. Raises LedgerError if they
-    disagree, or OSError."""
     manifest, manifest_content = read_manifest(ledger, part)
     content = (ledger.folder / part.pattern).read_bytes()
     if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
@@ -224,16 +217,7 @@ def read_compacted(ledger: Ledger, part: Part) -> tuple[bytes, dict[str, Any], b
     return content, manifest, manifest_content
 
 
-def newest_at_us(ledger: Ledger, part: Part) -> int | None:
-    """Return `at_us` of the newest event in a compacted part, or None if it has no events. Raises LedgerError if the
-    part is damaged."""
-    manifest, _ = read_manifest(ledger, part)
-    newest: int | None = manifest["at_us_max"]
-    return newest
-
-
 def _remove_leftovers(ledger: Ledger, writer: str) -> None:
-    """Remove files without a manifest. A compaction left them because it was killed, or because the disk refused."""
     stems = {f"{part.first:06d}-{part.last:06d}" for part, _ in layout.all_parts(ledger.folder, writer)}
     folder = ledger.folder / "compacted" / writer
     for path in (*folder.glob(".*.tmp"), *folder.glob("*.parquet")):

@@ -1,5 +1,4 @@
-"""A roll-up makes daily sums of closed epochs. A daily view adds the events that are not summed yet to the stored
-sums."""
+"""A roll-up makes daily sums of closed epochs. Daily views add the newer events."""
 
 import hashlib
 import itertools
@@ -21,12 +20,11 @@ from rose.ledger.files import catalog, database, layout, rolled, segments, sourc
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 
 _MERGED_IDS_MAX = 8_000_000  # Maximum of ids in a merged file: 5 s of work, and a gigabyte of memory to sort them.
 #: Their events prove manifests, roll-ups and closes, so they never leave the ledger.
-KEPT_WRITERS = (ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
+KEPT_WRITERS = (ARCHIVE_WRITER, layout.CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
 _ID_ORDER = "kind, run_id, event_id"  # A reader of one kind and run, or of the newest ids, then reads few row groups.
 
 
@@ -45,9 +43,9 @@ class _Written(NamedTuple):
 
 
 def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
-    """Sum up every epoch that was closed since the last roll-up. Remove older generations after `grace_s` seconds.
-    Raises LedgerError, and changes nothing, if another roll-up runs, if a segment is damaged, or if the disk
-    refuses."""
+    """Sum up every epoch closed since the last roll-up. Remove older generations after `grace_s` seconds.
+
+    Raises LedgerError, and changes nothing, for another roll-up, a damaged segment, or a refusing disk."""
     try:
         with LedgerWriter.open(ledger.folder, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(ledger, grace_s)
@@ -73,14 +71,12 @@ def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
 
 
 def _check_rebuild(ledger: Ledger) -> None:
-    """Raise LedgerError if events were archived. A roll-up that starts again from zero would lack them."""
-    for writer in layout.writers(ledger.folder):
-        if gone := [part.stem for part in layout.chain(ledger.folder, writer) if part.state == "archived"]:
-            raise LedgerError(
-                f"the roll-ups of {ledger.folder} are gone, or of another version of ROSE, and must be made again from "
-                f"all events, but {gone[0]}.parquet was archived: restore it with `rose ledger restore`, roll up, "
-                "and archive again"
-            )
+    if gone := layout.archived_parts(ledger.folder):
+        raise LedgerError(
+            f"the roll-ups of {ledger.folder} are gone, or of another version of ROSE, and must be made again from "
+            f"all events, but {gone[0].stem}.parquet was archived: restore it with `rose ledger restore`, roll up, "
+            "and archive again"
+        )
 
 
 def _write(
@@ -128,8 +124,8 @@ def _write(
 def _write_ids(
     ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the new ids into one file, together with the ids in the newest files of `known`. Return the SHA-256 of each
-    file that is valid now, by path, and what was written."""
+    """Write the new ids, and those of the newest files in `known`, into one file. Return the SHA-256 by path, and its
+    size."""
     layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
@@ -160,9 +156,9 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many files of ids to merge with `new` ids. `sizes` are the numbers of ids in the files, newest file
-    first. Each merged file is at most twice as large as all later ones together. So the number of files grows only as
-    the logarithm of the number of ids."""
+    """Return how many files of ids, by `sizes` with the newest first, to merge with `new` ids.
+
+    So the number of files grows as the logarithm of the number of ids."""
     count, merged = 0, new
     if not new:
         return count

@@ -1,4 +1,4 @@
-"""The forwarder sends the segments of a ledger to a controller, byte for byte and in the order of each chain."""
+"""The forwarder sends a ledger's segments to a controller, byte for byte and in order."""
 
 import math
 import threading
@@ -32,8 +32,7 @@ class Progress:
 
 
 class Forwarder:
-    """A forwarder that sends a ledger to the controller at `to`. Call `once`, or use `start` and `stop` to run a
-    thread."""
+    """Sends a ledger to the controller at `to`, by `once`, or in a thread by `start` and `stop`."""
 
     def __init__(
         self,
@@ -44,8 +43,7 @@ class Forwarder:
         every_s: float = 2.0,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Make the ledger a spool. `report` is called with the progress of every pass. Raises LedgerError if the URL
-        `to` is wrong."""
+        """Make the ledger a spool. `report` gets the progress of every pass. Raises LedgerError for a wrong URL."""
         self.folder = ledger.folder
         self._remote = RemoteLedger(to, token=token)
         spool.make(self.folder)
@@ -61,7 +59,7 @@ class Forwarder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send segments for at most ten seconds, then end. The other segments wait on disk for the next forwarder."""
+        """Send segments for at most ten seconds, then end."""
         if not self._stopping.is_set():
             self._until_s = time.monotonic() + _STOP_S
         self._stopping.set()
@@ -81,7 +79,6 @@ class Forwarder:
             self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))
 
     def once(self) -> Progress:
-        """Send all segments that the controller lacks. If it refuses a writer, the other writers are not delayed."""
         progress = Progress()
         try:
             self._ends = self._remote.ends(self._writers())
@@ -135,8 +132,7 @@ class Forwarder:
                 yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
     def _check_common(self, writer: str, end: dict[str, Any]) -> None:
-        """Raise ControllerError if the newest segment at the controller is not from this ledger. Then two hosts use the
-        same writer name, or this ledger was made anew."""
+        """Raise ControllerError if two hosts use this writer's name, or if this ledger was made anew."""
         folder = self.folder / "live" / writer / f"{end['epoch']:06d}"
         own_segment = folder / f"{end['index']:06d}-{end['sha256']}.parquet"
         newest = max(layout.epochs(self.folder, writer), default=-1)
@@ -147,7 +143,7 @@ class Forwarder:
             )
 
     def _count_waiting(self, progress: Progress) -> None:
-        with suppress(OSError):
+        with suppress(LedgerError, OSError):
             for writer in self._writers():
                 with suppress(LedgerError, OSError):
                     end = self._ends.get(writer)

@@ -1,5 +1,4 @@
-"""Takes in segments from other hosts. Each segment is checked to be the next one of its chain, written unchanged, and
-then acknowledged. A segment that is already here is acknowledged again and changes nothing."""
+"""Takes in segments from other hosts: each is checked to be the next of its chain, and written unchanged."""
 
 import hashlib
 import os
@@ -40,7 +39,7 @@ class ChainEnd:
 
 
 class Receiver:
-    """A receiver that takes in segments for a ledger, in any number of threads. It locks the names of their writers."""
+    """Takes in segments for a ledger, in any number of threads, and locks their writers' names."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.folder = ledger.folder
@@ -53,8 +52,7 @@ class Receiver:
         self._unshown: set[str] = set()
 
     def ends(self, writers: Collection[str] | None = None) -> dict[str, ChainEnd]:
-        """Return how far each of `writers` is (None: all writers). Writers are left out if they may not be forwarded,
-        or if their newest segment is damaged."""
+        """Return how far `writers` are (None: all). Local writers, and those with a damaged end, are left out."""
         tails = {}
         for writer in layout.writers(self.folder):
             if writers is not None and writer not in writers:
@@ -69,10 +67,10 @@ class Receiver:
         return tails
 
     def receive(self, path: str, content: bytes) -> ChainEnd:
-        """Take in a segment. `path` is its path in the ledger where it was written. It is on disk when this returns.
+        """Take in a segment, on disk when this returns. `path` is its path where it was written.
+
         Invalid events are kept, and only the view `faulty_event` shows them. Raises LedgerError, and changes nothing,
-        in three cases: the segment does not match its path, it is not the next one of its writer, or its writer is open
-        on this host."""
+        for a wrong path, for a segment that is not the next one, or if its writer is open on this host."""
         header, sha256 = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]
@@ -128,8 +126,6 @@ class Receiver:
             raise LedgerError(_fork(path, header.writer))
 
     def _check_signed(self, path: str, link: Link, tail: Tail | None) -> None:
-        """Raise LedgerError unless the link continues the link of the newest segment, and the writer's key signed
-        it."""
         if (fault := link.fault("" if tail is None else tail.link) or link.signature_fault()) is not None:
             raise LedgerError(f"{path}: {fault}. Run `rose ledger verify` on the host that wrote it")
         if not link.key:
@@ -168,8 +164,7 @@ class Receiver:
 
 
 def check(path: str, content: bytes) -> tuple[segments.Header, str]:
-    """Return the header and the SHA-256 of a segment. Raises LedgerError if the segment does not match its path or its
-    header."""
+    """Return a segment's header and SHA-256. Raises LedgerError if they do not match its path and rows."""
     if (match := _PATH.fullmatch(path)) is None:
         raise LedgerError(f"{path!r} is not the path of a segment, live/<writer>/<epoch>/<index>-<sha256>.parquet")
     writer = match["writer"]
@@ -205,7 +200,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
 
 
 def _read(path: str, content: bytes) -> pa.Table:
-    """Return every column. Texts are read as dictionaries, so that no more is unpacked than the file declares."""
+    """Return every column, texts as dictionaries, so that no more is unpacked than declared."""
     metadata = pq.read_metadata(pa.BufferReader(content))
     unpacked_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if metadata.num_rows > _ROWS_MAX or unpacked_bytes > _UNPACKED_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""The client of a ledger service. It reads a ledger on another host, and sends segments to it."""
+"""The client of a ledger service: it reads a ledger on another host, and sends segments to it."""
 
 import json
 import ssl
@@ -21,7 +21,7 @@ _LATER = (503, 507)
 
 
 class ControllerError(LedgerError):
-    """An error: the controller refused a request, or no controller answers. The message says which, and what to do."""
+    """The controller refused a request, or no controller answers."""
 
 
 class ControllerAwayError(ControllerError):
@@ -29,11 +29,9 @@ class ControllerAwayError(ControllerError):
 
 
 class RemoteLedger:
-    """The ledger behind a controller. Several threads may use it."""
+    """The ledger behind a controller. Thread-safe. All methods raise ControllerError."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
-        """Set the address of the controller. Raises ControllerError unless `url` is http://HOST:PORT or
-        https://HOST:PORT."""
         self.url = url.rstrip("/")
         self._token = token
         if not _is_url(url):
@@ -41,19 +39,17 @@ class RemoteLedger:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ends(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return how far these writers are in the ledger (None: all writers). Raises ControllerError."""
         parameters = "" if writers is None else "?" + urlencode([("writer", writer) for writer in writers])
         answer = {"writers": {}} if writers is not None and not writers else self._json("GET", f"segments{parameters}")
         ends: dict[str, Any] = answer["writers"]
         return ends
 
     def send_segment(self, path: str, content: bytes) -> dict[str, Any]:
-        """Send a segment and return its acknowledgement. The segment is then on disk. Raises ControllerError."""
+        """Send a segment and return its acknowledgement. The segment is then on disk."""
         return self._json("PUT", f"segments/{quote(path)}", content)
 
     def query(self, text: str, *, limit: int = 10_000, timeout_s: float = 30.0) -> Result:
-        """Run a SELECT on another host, as `rose.ledger.reading.query.query` does here. Raises QueryError, or
-        ControllerError if no answer comes."""
+        """Run a SELECT on another host, as `rose.ledger.reading.query.query` does here."""
         select = {"sql": text, "limit": limit, "timeout_s": timeout_s, "lossless": True}
         headers, body = self._call("POST", "query", json.dumps(select).encode(), timeout_s + _CALL_S, QueryError)
         with suppress(pa.ArrowException):

@@ -1,5 +1,4 @@
-"""The HTTP paths of a ledger service. They take in a segment, return how far writers are, run one SELECT, and return
-figures for Prometheus."""
+"""The HTTP paths of a ledger service: segments, their ends, one SELECT, and figures for Prometheus."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -76,7 +75,7 @@ def _caller(service: LedgerService, request: Request) -> Caller:
 
 
 class _TooLongError(LedgerError):
-    """An error: the body of a request is too long."""
+    """The body of a request is too long."""
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:

@@ -1,5 +1,4 @@
-"""The service of a ledger for other hosts. It takes in segments and answers queries, as far as the scopes of each token
-allow."""
+"""The service of a ledger for other hosts, as far as the scopes of each token allow."""
 
 import threading
 import time
@@ -26,7 +25,7 @@ UNKNOWN_TOKEN = "(unknown token)"  # The access log's name for the sender of an 
 
 
 class DeniedError(LedgerError):
-    """An error: a token lacks the scope that its request needs."""
+    """A token lacks the scope that its request needs."""
 
 
 class BusyError(LedgerError):
@@ -49,8 +48,7 @@ class Caller:
 
 
 class LedgerService:
-    """A service that gives any number of threads access to `ledger`. `find` returns the token of a secret, or raises
-    UnknownTokenError. Raises LedgerError."""
+    """Gives any number of threads access to `ledger`. `find` returns a secret's token, or raises UnknownTokenError."""
 
     def __init__(self, ledger: Ledger, find: Callable[[str], Token], limits: Limits | None = None) -> None:
         self._ledger = ledger
@@ -70,7 +68,6 @@ class LedgerService:
             self._writer.close()
 
     def caller(self, secret: str, peer: str) -> Caller:
-        """Return the caller at `peer` that sent `secret`. Raises UnknownTokenError, and then counts the refusal."""
         try:
             return Caller(self._find(secret), peer)
         except UnknownTokenError as error:
@@ -78,7 +75,7 @@ class LedgerService:
             raise
 
     def ends(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:
-        """Return how far these writers are (None: all writers). For its own writers, a token needs no scope `read`."""
+        """Return how far these writers are (None: all). A token may always ask for its own writers."""
         token = caller.token
         if token.writers and not token.may("read"):
             writers = layout.writers(self._ledger.folder) if writers is None else writers
@@ -91,7 +88,6 @@ class LedgerService:
         return {"format": layout.FORMAT_VERSION, "writers": {writer: asdict(ends[writer]) for writer in ends}}
 
     def receive(self, caller: Caller, path: str, content: bytes) -> ChainEnd:
-        """Take in a segment. It is on disk when this returns. Raises DeniedError or LedgerError."""
         writer = path.split("/")[1] if path.count("/") == 3 else ""
         if writer:
             layout.check_writer_name(writer)
@@ -102,8 +98,6 @@ class LedgerService:
     def query(
         self, caller: Caller, sql: str, limit: int, timeout_s: float, *, lossless: bool = False
     ) -> tuple[pa.Table, bool]:
-        """Return the rows of one SELECT, and whether there are more rows. Raises DeniedError, BusyError or
-        LedgerError."""
         caps = self._limits
         with self._reading(caller, "query", sql) as reading:
             if not self._turns.acquire(timeout=caps.wait_s):
@@ -123,14 +117,11 @@ class LedgerService:
         return table, truncated
 
     def metrics(self, caller: Caller) -> str:
-        """Return the figures of the ledger in the text format of Prometheus. Raises DeniedError or LedgerError."""
         with self._reading(caller, "info"):
             return str(generate_latest(self._metrics).decode())
 
     @contextmanager
     def _reading(self, caller: Caller, action: Literal["query", "info"], text: str | None = None) -> Iterator[Reading]:
-        """Log the read that this block makes. Raises LedgerError if the log fails, or DeniedError if the caller lacks
-        the scope `read`."""
         if not caller.token.may("read"):
             raise self._denied(caller, "read", "read", text)
         self._log.check()

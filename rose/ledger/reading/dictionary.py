@@ -1,4 +1,4 @@
-"""The data dictionary lists every view and column of a ledger, with its type and meaning."""
+"""The data dictionary: every view and column of a ledger, with its type and meaning."""
 
 import tempfile
 from collections.abc import Sequence
@@ -11,8 +11,7 @@ from rose.ledger.files.layout import LedgerError
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a view. `type` is a type of DuckDB. `about` names the unit, and is empty if the catalog has no
-    comment."""
+    """A view's column with its DuckDB type. `about` names the unit, or is empty."""
 
     name: str
     type: str
@@ -27,7 +26,6 @@ class View:
 
 
 def read() -> list[View]:
-    """Return the views in the order of `catalog.VIEWS`. The comments come from the catalog of an empty ledger."""
     from rose.ledger.files import catalog, layout
 
     views = "SELECT view_name, coalesce(comment, '') FROM duckdb_views() WHERE database_name = 'ledger'"

@@ -1,5 +1,5 @@
-"""The named queries of `sql/queries`. The head of a file has three parts: the question, a line `name (TYPE): what it
-restricts` for each variable, and how to read the result. A variable that is not set restricts nothing."""
+"""The named queries of `sql/queries`. A file's head has the question, a line `name (TYPE): what it restricts` for each
+variable, and how to read the result. An unset variable restricts nothing."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ _VARIABLE = re.compile(r"(\w+) \(([A-Z]+(?:\(\d+,\d+\))?)\): (.+)")
 
 
 class NamedQueryError(LedgerError):
-    """An error: there is no such query, the query does not read a variable, or a variable has a wrong value. The
-    message names it."""
+    """There is no such query or variable, or a variable has a wrong value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,6 @@ def names() -> list[str]:
 
 @functools.cache
 def load(name: str) -> NamedQuery:
-    """Return the query named `name`. Raises NamedQueryError for an unknown name, and suggests the nearest one."""
     if (path := sql.paths("queries").get(name)) is None:
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -86,8 +84,6 @@ def load(name: str) -> NamedQuery:
 
 
 def assignments(items: Iterable[str]) -> dict[str, str]:
-    """Return the text of each variable from items `name=text`. Raises NamedQueryError for other items, or for a
-    repeated name."""
     texts_by_name: dict[str, str] = {}
     for item in items:
         name, equals, text = item.partition("=")
@@ -100,9 +96,9 @@ def assignments(items: Iterable[str]) -> dict[str, str]:
 
 
 def values(query: NamedQuery, texts: Mapping[str, str], *, now: datetime) -> dict[str, Value]:
-    """Return the values of the variables of `query`. `texts` has their texts. Times are UTC. A duration counts back
-    from `now`. Raises NamedQueryError if a variable is unknown, if a value is wrong, or if `since` is not before
-    `until`."""
+    """Return the values of the variables of `query`. Times are UTC, and durations count back from `now`.
+
+    Raises NamedQueryError for an unknown variable, a wrong value, or if `since` is not before `until`."""
     variables = {variable.name: variable for variable in query.variables}
     if unknown := sorted(set(texts) - set(variables)):
         raise NamedQueryError(f"{query.name} reads no variable {unknown[0]!r}; it reads {', '.join(variables)}")
@@ -123,8 +119,6 @@ def script(query: NamedQuery, bound: Mapping[str, Value]) -> str:
 def run(
     ledger: Ledger, query: NamedQuery, bound: Mapping[str, Value], *, limit: int = 1000, timeout_s: float = 30.0
 ) -> Result:
-    """Return at most `limit` rows of `query`. `bound` is a result of `values`. Raises NamedQueryError after
-    `timeout_s`, or if the run or the device has no events. Raises LedgerError if the ledger is damaged."""
     import duckdb
 
     from rose.ledger.reading.query import Result
@@ -157,7 +151,6 @@ def run(
 
 
 def _require_recorded(connection: duckdb.DuckDBPyConnection, bound: Mapping[str, Value]) -> None:
-    """Raise NamedQueryError if the ledger records runs, but not the given one. Do the same for devices."""
     for variable, view in (("run_id", "run"), ("device_id", "device")):
         if (value := bound.get(variable)) is None:
             continue

@@ -1,5 +1,6 @@
-"""Runs the SQL of users on the ledger. A query is one SELECT with limits on time and memory, in its own process
-(`query_worker`). This module imports neither DuckDB nor Arrow before that process has started."""
+"""Runs users' SQL: one SELECT with limits on time and memory, in its own process (`query_worker`).
+
+This module imports neither DuckDB nor Arrow before that process has started."""
 
 from __future__ import annotations
 
@@ -27,8 +28,7 @@ _SECRETS = ("ROSE_TOKEN",)  # Environment variables that a process with users' S
 
 
 class QueryError(LedgerError):
-    """An error of a query. The query was `refused` before it ran, it `failed`, or it reached its `timeout`. The message
-    says what to do."""
+    """The query was `refused` before it ran, it `failed`, or it reached its `timeout`."""
 
     def __init__(self, text: str, outcome: Outcome = "failed") -> None:
         super().__init__(text)
@@ -45,8 +45,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A query for a worker. With `lossless`, a value that has no Arrow type is sent in a form that DuckDB reads
-    back."""
+    """A query for a worker. `lossless`: values without an Arrow type are sent so that DuckDB reads them back."""
 
     root: str
     text: str
@@ -59,8 +58,8 @@ class Request:
 def query(
     ledger: Ledger, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
 ) -> Result:
-    """Run one SELECT on the ledger and return its result. Raises QueryError if the text is not one SELECT, reads
-    outside the ledger, fails, or takes too long."""
+    """Run one SELECT and return its result. Raises QueryError, also if it reads outside the ledger or takes too
+    long."""
     table, truncated = query_arrow(
         ledger, text, limit=limit, timeout_s=timeout_s, memory_limit_gb=memory_limit_gb, lossless=True
     )
@@ -68,8 +67,7 @@ def query(
 
 
 def result(table: pa.Table, truncated: bool) -> Result:
-    """Return the rows of a lossless table from `query_arrow` as Python values of DuckDB. Times are UTC, without a
-    zone."""
+    """Return the rows of a lossless table as Python values. Times are UTC, without a zone."""
     types = [field.metadata[b"type"].decode() for field in table.schema]
     return Result(table.column_names, types, _python_rows(table), truncated)
 
@@ -83,8 +81,10 @@ def query_arrow(
     memory_limit_gb: float = 2.0,
     lossless: bool = False,
 ) -> tuple[pa.Table, bool]:
-    """Run a query as `query` does. Return an Arrow table, and whether there were more rows than `limit`. The metadata
-    `type` of a column is its DuckDB type. Without `lossless`, HUGEINT becomes DECIMAL(38, 0) and UUID becomes text."""
+    """Run a query as `query` does. Return an Arrow table, with DuckDB's types as metadata, and whether there were more
+    rows.
+
+    Without `lossless`, HUGEINT becomes DECIMAL(38, 0) and UUID becomes text."""
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
         raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
     began = time.monotonic()
@@ -161,8 +161,7 @@ def _died(number: int | None, memory_limit_gb: float) -> str:
 
 
 class _Workers:
-    """The process that forks a worker for each query. It starts with the first query, and ends when this process
-    ends."""
+    """The process that forks a worker for each query, from the first query until this process ends."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

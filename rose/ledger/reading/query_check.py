@@ -1,7 +1,7 @@
-"""Checks the SQL of a user: it must be one SELECT over the views of the catalog. The check reads the syntax tree of
-DuckDB itself, and refuses everything that is not known to be harmless. Allow lists name the kinds of table references,
-the table functions and the tables. A deny list names scalar functions that look at more than their arguments. The
-lock-down of DuckDB (see `query_worker`) is the second defence."""
+"""Checks that a user's SQL is one SELECT over the views of the catalog, by DuckDB's own syntax tree.
+
+Allow lists name table references, table functions and tables. A deny list names scalar functions that look at more than
+their arguments. The lock-down of DuckDB (see `query_worker`) is the second defence."""
 
 import functools
 import json
@@ -39,8 +39,7 @@ _ALLOWED = (
 
 
 class Names:
-    """The names in the catalog that is attached as `ledger`, besides the views of every catalog. They are read when
-    needed."""
+    """The names in the attached catalog, besides the views of every catalog, read when needed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -61,7 +60,6 @@ class Names:
 
 
 def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str:
-    """Return `text` inside a SELECT that returns at most `limit` rows. The result is checked. Raises QueryError."""
     wrapped = f"SELECT * FROM (\n{_one_select(connection, text)}\n) LIMIT {limit}"
     try:
         ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [wrapped]).fetchall()
@@ -79,7 +77,6 @@ def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str
 
 
 def check(tree: dict[str, Any], names: Names) -> None:
-    """Check each element of a serialized statement. Raises QueryError at the first element that is forbidden."""
     # Visible names of WITH travel with each node. Any other name could be a file's.
     waiting: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while waiting:

@@ -1,5 +1,5 @@
-"""The processes that run the SQL of users, one for each query. DuckDB cannot interrupt a function call on one huge
-value. So the kernel limits the time and the memory of a process, and denies it all writes to files."""
+"""The processes that run users' SQL, one a query. The kernel limits their time and memory, since DuckDB cannot
+interrupt a function call on one huge value, and denies them all writes to files."""
 
 import json
 import os
@@ -29,10 +29,10 @@ _BATCH_ROWS = 10_000
 
 
 def serve(control: socket.socket) -> None:
-    """Fork a process for each socket that arrives over `control`, until the other end is closed. The new process reads
-    one encoded Request. It answers with a line of JSON (`types`, `truncated` and `bytes`, or `error` and `outcome`) and
-    an Arrow IPC stream. If a signal ended the new process, this process answers `died` with the number of the
-    signal."""
+    """Fork a process for each socket that arrives over `control`, until the other end is closed.
+
+    It reads one Request, and answers with a line of JSON (`types`, `truncated` and `bytes`, or `error` and `outcome`)
+    and an Arrow IPC stream. If a signal ended it, this process answers `died` with the signal's number."""
     running: dict[int, socket.socket] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
     while True:

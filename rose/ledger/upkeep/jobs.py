@@ -1,5 +1,5 @@
-"""Background jobs keep a ledger small, fast and checked. Any number of schedulers may serve one ledger, because each
-run of a job takes a lock and records an event."""
+"""Background jobs keep a ledger small, fast and checked. Each run takes a lock, so any number of schedulers may serve
+one."""
 
 import dataclasses
 import functools
@@ -32,8 +32,8 @@ _ERROR_CHARACTERS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that works on a ledger every `every_s` seconds. `run` is called in another process, so it is a function of
-    a module, or a partial of one."""
+    """Work on a ledger every `every_s` seconds. `run` is called in another process: a module's function, or its
+    partial."""
 
     name: str
     run: Callable[[Ledger], Mapping[str, object]]
@@ -42,7 +42,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """How one run of a job ended. A skipped run left no event, and `error` says why the run was not needed."""
+    """How a job's run ended. A skipped run left no event, and `error` says why."""
 
     job: str
     status: Literal["ok", "failed", "skipped"]
@@ -60,7 +60,7 @@ class JobRun:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last run of a job in the ledger. Times are UTC microseconds since the Unix epoch."""
+    """A job's last run in the ledger. Times are UTC microseconds since the Unix epoch."""
 
     job: str
     ok: bool
@@ -77,7 +77,7 @@ class Last:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The settings of the ledger's jobs. A job is left out if its settings are None."""
+    """The settings of the jobs. A job without settings is left out."""
 
     compact_every_s: float = 300.0
     roll_up_every_s: float = 300.0
@@ -90,7 +90,6 @@ class Settings:
 
 
 def ledger_jobs(settings: Settings) -> list[Job]:
-    """Return the jobs that need only the ledger. Raises LedgerError if settings contradict one another."""
     listed = [
         Job("compact", compact, settings.compact_every_s),
         Job("roll-up", roll_up, settings.roll_up_every_s),
@@ -122,15 +121,14 @@ def roll_up(ledger: Ledger) -> Mapping[str, object]:
 
 
 def audit(ledger: Ledger) -> Mapping[str, object]:
-    """Check every byte of the ledger. If such a check found nothing wrong within the last week, check only new and
-    changed files. Raises LedgerError with the first problems."""
-    from rose.ledger import verify
+    """Check every byte, or only new and changed files within a week after. Raises LedgerError with the first
+    problems."""
 
     last = history(ledger).get("audit")
     ago_us = None if last is None or last.every_byte_us is None else utc_us() - last.every_byte_us
     # A clock that was put back makes it later than now.
     every_byte = ago_us is None or not 0 <= ago_us < _EVERY_BYTE_DAYS * 86_400e6
-    report = verify.verify(ledger) if every_byte else verify.verify_changed(ledger)
+    report = ledger.verify() if every_byte else ledger.verify_changed()
     if problems := report.doubts:
         more = f" and {len(problems) - _PROBLEMS_SHOWN} more" if len(problems) > _PROBLEMS_SHOWN else ""
         raise LedgerError(f"{len(problems)} problems: {'; '.join(problems[:_PROBLEMS_SHOWN])}{more}")
@@ -145,8 +143,8 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool) ->
 
 
 def run_job(ledger: Ledger, job: Job, *, only_if_due: bool = False) -> JobRun:
-    """Run a job in this process and record how it ended. The job is skipped if another process runs it. With
-    `only_if_due`, it is also skipped if it succeeded recently. Raises LedgerError if the ledger cannot be locked."""
+    """Run a job and record how it ended. It is skipped while another process runs it; with `only_if_due`, also after a
+    recent success. Raises LedgerError if the ledger cannot be locked."""
     started_us, began_ns = utc_us(), time.monotonic_ns()
     path = ledger.folder / "locks" / f"running-{job.name}.lock"
     try:
@@ -176,8 +174,6 @@ def run_job(ledger: Ledger, job: Job, *, only_if_due: bool = False) -> JobRun:
 
 
 def record(ledger: Ledger, run: JobRun) -> JobRun:
-    """Record a finished run in the ledger and return the run. If the ledger refuses the record, the returned run has
-    failed."""
     from rose.ledger.writer import LedgerWriter
 
     detail = {
@@ -198,7 +194,7 @@ def record(ledger: Ledger, run: JobRun) -> JobRun:
 
 
 def history(ledger: Ledger) -> dict[str, Last]:
-    """Return the last run of each job, by name. This costs the same for a ledger of any size. Raises LedgerError."""
+    """Return each job's last run, by name. This costs the same for a ledger of any size."""
     import duckdb
 
     from rose.ledger.files import sources
@@ -219,8 +215,6 @@ def history(ledger: Ledger) -> dict[str, Last]:
 
 
 def due_us(job: Job, last: Last | None, made_us: int) -> int:
-    """Return when the next run of a job is due, in UTC microseconds since the Unix epoch. This time may be in the
-    past."""
     now_us = utc_us()
     since_us = made_us if last is None else last.succeeded_us
     # A clock that was put back makes the success later than now.
@@ -228,7 +222,6 @@ def due_us(job: Job, last: Last | None, made_us: int) -> int:
 
 
 def made_us(ledger: Ledger) -> int:
-    """Return when the ledger was made, in UTC microseconds since the Unix epoch. Raises OSError."""
     return (ledger.folder / layout.MARKER).stat().st_mtime_ns // 1000
 
 

@@ -1,5 +1,4 @@
-"""The figures of a ledger for Prometheus. They come from daily sums, job records and files, so a scrape costs the same
-for a ledger of any size."""
+"""A ledger's figures for Prometheus, from daily sums, job records and files: as cheap for a ledger of any size."""
 
 import json
 import shutil
@@ -29,8 +28,8 @@ CACHE_S = 5.0
 
 
 class _Figure(NamedTuple):
-    """A metric from the column `value` of a query in `sql/metrics`. Its labels are other columns, written as `column`
-    or `column=label`."""
+    """A metric from the column `value` of a query in `sql/metrics`. Labels are other columns, `column` or
+    `column=label`."""
 
     name: str
     help: str
@@ -81,21 +80,18 @@ _FIGURES = (
 
 
 class LedgerCollector(Collector):
-    """The figures of one ledger. They are read at most once every `cache_s` seconds. Several threads may use them."""
+    """The figures of one ledger, read at most once every CACHE_S seconds. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, cache_s: float = CACHE_S) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._cache_s = cache_s
         self._mutex = threading.Lock()
-        self._read_at_s = -cache_s
+        self._read_at_s = -CACHE_S
         self._families: list[Metric] = []
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics. Raises LedgerError if the ledger cannot be read, because no figure is better than a wrong
-        one."""
         # Locked while reading, so that simultaneous scrapes read once.
         with self._mutex:
-            if not self._families or time.monotonic() - self._read_at_s >= self._cache_s:
+            if not self._families or time.monotonic() - self._read_at_s >= CACHE_S:
                 try:
                     self._families = [*_of_files(self._ledger), *_of_jobs(self._ledger), *_of_views(self._ledger)]
                 except (duckdb.Error, OSError) as error:
@@ -105,7 +101,6 @@ class LedgerCollector(Collector):
 
 
 def registry(ledger: Ledger) -> CollectorRegistry:
-    """Return a registry of Prometheus' client with the figures of the ledger. Raises LedgerError."""
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(LedgerCollector(ledger))
     return collectors
@@ -135,8 +130,7 @@ def _of_files(ledger: Ledger) -> Iterator[Metric]:
 
 
 def writer_state(ledger: Ledger, writer: str) -> tuple[int, int | None]:
-    """Return how many events a writer has, and the time of the newest event in UTC microseconds (None: unknown). Raises
-    LedgerError."""
+    """Return how many events a writer has, and the newest event's time in UTC microseconds (None: unknown)."""
     try:
         for part in reversed(layout.chain(ledger.folder, writer)):
             if part.state == "archived":

@@ -1,4 +1,4 @@
-"""The scheduler runs the jobs of a ledger when they are due. Each job runs in its own process at low priority."""
+"""The scheduler runs due jobs, each in its own process at low priority."""
 
 import multiprocessing
 import os
@@ -27,8 +27,7 @@ _LOOK_S = 10.0  # Seconds between checks that the wall clock was not put back.
 
 
 class Scheduler:
-    """A scheduler that runs jobs from `start` to `stop`. It calls `on_end` with every run, also with a skipped one, in
-    one of its threads."""
+    """Runs jobs from `start` to `stop`. `on_end` gets every run, also a skipped one, in one of its threads."""
 
     def __init__(self, ledger: Ledger, todo: Sequence[Job], on_end: Callable[[JobRun], None] | None = None) -> None:
         self._ledger = ledger
@@ -42,8 +41,7 @@ class Scheduler:
         self._looking = threading.Thread(target=self._look, name="upkeep-clock", daemon=True)
 
     def start(self) -> None:
-        """Start the scheduler. A job first runs one interval after its last success. If it never ran, it first runs one
-        interval after the ledger was made."""
+        """Start the scheduler. A job first runs one interval after its last success, or after the ledger was made."""
         history: dict[str, jobs.Last] = {}
         with suppress(LedgerError):
             history = jobs.history(self._ledger)
@@ -66,7 +64,7 @@ class Scheduler:
         self._looking.start()
 
     def _look(self) -> None:
-        """Run a job at once if its next run is more than one interval away. This happens if the clock was put back."""
+        """Run a job at once if its next run is over one interval away, because the clock was put back."""
         while not self._stopping.wait(_LOOK_S):
             now = datetime.now(UTC)
             for job in self._jobs:

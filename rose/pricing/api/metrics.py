@@ -10,7 +10,7 @@ import duckdb
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 from rose.errors import UserError
-from rose.ledger import verified, verify
+from rose.ledger import verified
 from rose.pricing.api.questions import ServedLedger
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing.bill import provenances
@@ -94,7 +94,7 @@ def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
     samples, month = Samples(), month_at(now_ns)
     for one in served:
         try:
-            checked, last = verify.verify(one.ledger), verified.state(one.ledger)
+            checked, last = one.ledger.verify(), verified.state(one.ledger.folder)
             samples.add("rose_ledger_sound", [one.name], checked.ok)
             samples.add("rose_ledger_problems", [one.name], len(checked.problems))
             if last is not None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from rose.errors import UserError, did_you_mean
-from rose.ledger import access, verified, verify
+from rose.ledger import access, verified
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing import period as periods
@@ -133,7 +133,7 @@ class ReportQuery(LedgerQuery):
 
 class TrustQuery(LedgerQuery):
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
-        checked, last = verify.verify(served.ledger), verified.state(served.ledger)
+        checked, last = served.ledger.verify(), verified.state(served.ledger.folder)
         return {
             "sound": checked.ok,
             "verified": None if last is None else last.to_json(),  # A folder that cannot be written keeps no record.

@@ -9,11 +9,9 @@ from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.files import layout, segments
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
-from rose.pricing import book_events
 from rose.pricing.closing import store
 from rose.pricing.closing.close import settle
-from rose.pricing.closing.records import Posting, postings
+from rose.pricing.closing.store import Posting, postings
 from rose.pricing.money import PricingError
 
 
@@ -28,11 +26,11 @@ class Check:
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
     """Compare frozen files with events, and the ledger with its hash chain and receipts. Raises LedgerError."""
     try:
-        with book_events.lock(ledger):
+        with ledger.lock("closing"):
             settle(ledger)
     except UserError:
         pass  # The checks below name what could not be finished.
-    report = verify(ledger, marks=continuation.marks(against or {}))
+    report = ledger.verify(marks=continuation.marks(against or {}))
     problems = [f"ledger: {problem}" for problem in report.doubts]
     if against:
         problems += [f"ledger: {problem}" for problem in continuation.check(report, against).problems]

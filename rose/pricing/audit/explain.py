@@ -11,7 +11,6 @@ import polars as pl
 
 from rose.clock import utc
 from rose.errors import did_you_mean
-from rose.ledger import verify
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit import audit_steps
@@ -21,7 +20,7 @@ from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import charged_to
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import Bill, of_close
-from rose.pricing.closing.records import postings
+from rose.pricing.closing.store import postings
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError, format_usd
 from rose.pricing.period import hour_text, naive, nanoseconds
@@ -228,7 +227,7 @@ def _chain(
         amount=Figure(value=charge_algebra.total(rows), unit="nano_usd", view=AMORTIZED, stamp=stamp),
         rows=tuple({**row, "hour": utc(hour_ns)} for row in rows.iter_rows(named=True)),
         steps=tuple(steps),
-        spans=tuple(spans(ledger, (row for kind in events.values() for row in kind), verify.verify(ledger))),
+        spans=tuple(spans(ledger, (row for kind in events.values() for row in kind), ledger.verify())),
         events=events,
         notes=tuple(notes),
     )

@@ -14,14 +14,14 @@ import polars as pl
 
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Bought, saved
 from rose.pricing.charges import Charges
-from rose.pricing.charges.measured import shared
+from rose.pricing.charges.allocation import shared
 from rose.pricing.marginal_cost.terms import Row, Stretches, range_of
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
 from rose.pricing.period import nanoseconds
 from rose.pricing.price_books.pricebook import Offer
 from rose.pricing.query import rows
 from rose.pricing.run.priced import PricedRun
-from rose.pricing.run.rollout_output import USEFUL, RolloutOutput, rollout_outputs, together
+from rose.pricing.run.tokens import USEFUL, RolloutOutput, rollout_outputs, together
 
 _DEDICATED = ("rollout", "train")
 

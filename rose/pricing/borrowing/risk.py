@@ -9,13 +9,12 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.comparison import NO_TOKENS, WOULD, in_short, worth_it
 from rose.pricing.borrowing.savings import Alternative
-from rose.pricing.charges import preconditions
 from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.marginal_cost import harm
 from rose.pricing.marginal_cost.harm import Harm
 from rose.pricing.marginal_cost.marginal import Marginal, plain
 from rose.pricing.marginal_cost.terms import basis_of
-from rose.pricing.query import rows, set_variables, snapshot
+from rose.pricing.query import refuse_archived, rows, set_variables, snapshot
 from rose.pricing.run.priced import PricedRun, run_facts
 from rose.pricing.stats import holdout
 from rose.pricing.stats.bootstrap import Interval
@@ -69,7 +68,7 @@ def risk(run: PricedRun) -> Section:
 def without_prices(ledger: Ledger, run_id: str) -> Harm:
     """Return a run's harm without using prices. Raises PricingError."""
     with closing(ledger.connect()) as connection:
-        preconditions.refuse_archived(ledger, connection, run_id)
+        refuse_archived(ledger, connection, run_id)
         run_facts(connection, run_id)
         snapshot(connection, ledger, run_id)
         nothing: dict[str, list[object]] = {"span_device": [], "span_from": [], "span_to": [], "price_changes": []}

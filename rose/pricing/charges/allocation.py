@@ -1,7 +1,6 @@
-"""A run's device time and dollars on each device, in two views. Never add the two views.
-- *amortized*: the provisioned time of each device at its price, divided among buckets by time. `unaccounted` is time
-  that no slice covers, `transfer` is weight syncs, and `energy` is metered energy that the device price does not
-  include.
+"""A run's device time and dollars on each device, in two views that are never added.
+- *amortized*: provisioned time at its price, divided among buckets by time. No slice covers `unaccounted` time,
+  `transfer` is weight syncs, and `energy` is metered energy that the device price does not include.
 - *fully loaded*: the same dollars, moved to the work that they serve (`fully_load`)."""
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import polars as pl
 
 from rose.events import BUCKETS
-from rose.pricing.charges import WORK, Charges
-from rose.pricing.charges.measured import DEVICE_KEY, SharedTime, shared
+from rose.pricing.charges.pricing import WORK, Charges
 
 UNACCOUNTED = "unaccounted"
 TIME_BUCKETS: tuple[str, ...] = (*BUCKETS, UNACCOUNTED)
@@ -27,8 +26,6 @@ _Device = tuple[str, str, str, str]  # Fleet's run, device id, pool and class: t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCost:
-    """A run's time and dollars on one device, by bucket."""
-
     fleet_run_id: str
     device_id: str
     pool: str
@@ -76,8 +73,7 @@ class Allocation:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
 
     def measured_ns(self) -> dict[str, int]:
-        """Return `bucket_ns` plus the time that was billed to other runs. Quantities of work are computed from this
-        time."""
+        """Return `bucket_ns` plus the time that was billed to other runs, for quantities of work."""
         others = {
             bucket: sum((d.others_ns.get(bucket, Fraction(0)) for d in self.devices), Fraction(0))
             for bucket in TIME_BUCKETS
@@ -92,10 +88,7 @@ class Allocation:
 
 
 def allocate(charges: Charges) -> Allocation:
-    """Return a run's device time and dollars on each device.
-
-    In the fully loaded view, an RL run gets its part of shared idle time. A device that never joined is in the pool
-    `unallocated` and has no time."""
+    """Return a run's device time and dollars on each device. A device that never joined has no time."""
     bucket_ns, amortized, loaded = (defaultdict[_Device, Counter[str]](Counter) for _ in range(3))
     summed = charges.frame.group_by(*DEVICE_KEY, "bucket").agg(pl.col("ns", "cost_nano").sum())
     for fleet, device_id, pool, device_class, bucket, ns, nano in summed.iter_rows():
@@ -138,3 +131,62 @@ def _sum(keys: Iterable[str], parts: Iterable[Mapping[str, int]]) -> dict[str, i
     for part in parts:
         total.update(part)
     return dict(total)
+
+
+DEVICE_KEY = ("fleet_run_id", "device_id", "pool", "device_class")  # Two fleets may use the same device id.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedTime:
+    """The time of one bucket of a lease, in an hour in which several runs shared the device."""
+
+    fleet_run_id: str
+    device_id: str
+    pool: str
+    device_class: str
+    hour_ns: int
+    lease_id: str | None
+    bucket: str
+    ns: int  # Billed time.
+    cost_nano: int  # Billed cost.
+    part: Fraction  # The run's part of the hour: above 0, at most 1.
+    #: Share of the reported rollout time that fits the hardware's time; for idle time, the busiest run's rest.
+    room: Fraction
+
+    @property
+    def measured_ns(self) -> Fraction:
+        return self.ns / self.part
+
+    @property
+    def others_ns(self) -> Fraction:
+        return self.measured_ns - self.ns
+
+    @property
+    def hardware_share(self) -> Fraction:
+        """Return the hardware time for each billed nanosecond: at most an hour for all runs together."""
+        return self.room / self.part
+
+
+def shared(charges: Charges) -> tuple[SharedTime, ...]:
+    if charges.shared.is_empty():
+        return ()
+    keys = (*DEVICE_KEY, "hardware_id", "hour")
+    columns = (*keys, "lease_id", "bucket", "held_ns", "part_ns", "rollout_ns", "idle_ns", "busy_ns", "hardware_ns")
+    capacity = charges.frame.filter(kind="capacity").join(charges.shared, on=keys)
+    times = capacity.group_by(columns).agg(pl.col("ns", "cost_nano").sum()).sort(*keys, "lease_id", "bucket")
+    times = times.with_columns(hour_ns=pl.col("hour").dt.epoch("ns"))
+    return tuple(
+        SharedTime(
+            **{name: row[name] for name in (*DEVICE_KEY, "hour_ns", "lease_id", "bucket", "ns", "cost_nano")},
+            part=Fraction(row["part_ns"], row["held_ns"]),
+            room=_room(row),
+        )
+        for row in times.iter_rows(named=True)
+    )
+
+
+def _room(row: Mapping[str, Any]) -> Fraction:
+    if row["bucket"] == "idle":
+        left_ns = max(row["hardware_ns"] - row["busy_ns"], 0)
+        return Fraction(left_ns, max(left_ns, row["idle_ns"], 1))
+    return Fraction(row["hardware_ns"], max(row["hardware_ns"], row["rollout_ns"]))

@@ -1,10 +1,9 @@
-"""The charges of a ledger, computed from its hourly sums and a price book. They are integers that sum exactly to the
-bill.
+"""Charges, computed from hourly sums and a price book: integers that sum exactly to the bill.
 
-[D] For each device and UTC hour, provisioned time * rate is rounded once, half to even. This amount is divided among
-leases and buckets by nanoseconds. The part of rollout time is divided again by tokens. Both divisions use the largest
-remainder. Prices change only at midnight UTC. A weight sync costs its bytes at the price of the route. Metered energy
-costs kWh * PUE * tariff. For syncs and energy, the sum of each hour is rounded once."""
+[D] For each device and UTC hour, provisioned time * rate is rounded once, half to even. Nanoseconds divide this amount
+among leases and buckets, and tokens divide the part of rollout time, both by largest remainder. Prices change only at
+midnight UTC. A weight sync costs its bytes at the route's price, and metered energy kWh * PUE * tariff, with each
+hour's sum rounded once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -21,11 +20,11 @@ from rose.clock import utc
 from rose.ledger.files import database
 from rose.ledger.ledger import Ledger
 from rose.pricing import query
-from rose.pricing.charges import preconditions, state
+from rose.pricing.charges import state
 from rose.pricing.money import MW_NS_PER_KWH, NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
-from rose.pricing.query import records, rows, set_variables
+from rose.pricing.query import records, refuse_archived_since, rows, set_variables
 
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
 _BYTES_PER_GB = 10**9
@@ -52,7 +51,7 @@ WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A time [t0_ns, t1_ns), UTC, in which a device was provisioned. A shared device belongs to the fleet's run."""
+    """A time [t0_ns, t1_ns), UTC, of a provisioned device. A shared device belongs to the fleet's run."""
 
     run_id: str
     device_id: str
@@ -69,18 +68,17 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charges:
-    """The charges of [from_ns, to_ns), UTC. They have one provenance and the prices of one price book.
+    """The charges of [from_ns, to_ns), UTC, of one provenance, at the prices of one price book.
 
     `frame` has the columns of COLUMNS. Its rows are in a fixed order.
-    - `hour` is the start of the hour as naive UTC. `run_id` is charged. `fleet_run_id` owns the device and the lease.
+    - `hour` is naive UTC. `run_id` is charged. `fleet_run_id` owns the device and the lease.
     - `hardware_id` identifies the device across runs. If it was not recorded, it is `<run>/<device>`.
     - `kind` is `capacity` (device time), `transfer` (weight syncs) or `energy` (metered, not in the device price).
     - `bucket` is one of the seven buckets, `unaccounted`, `transfer` or `energy`.
-    - `team` pays. It comes from the run's tags, or else from the price book's device tags. Headroom is charged to the
-      device's team.
-    - `policy_version`, `task`, `fate` and `cause` divide rollout time by tokens. `cause` is also set for idle time, and
-      `route` for transfer.
-    - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano` in amortized nano-dollars are the amounts.
+    - `team` pays: the run's tag, or the price book's device tag. Headroom is charged to the device's team.
+    - `policy_version`, `task`, `fate` and `cause` divide rollout time by tokens. Idle time has a `cause`, transfer a
+      `route`.
+    - `cost_nano` is in amortized nano-dollars. `tokens` are generated tokens.
     - `writer`, `first_seq` and `last_seq` name the events behind the row, if a single writer wrote them."""
 
     frame: pl.DataFrame
@@ -90,14 +88,14 @@ class Charges:
     provenance: str
     verified: bool
     book: PriceBook
-    #: Hours of devices that several runs held (sql/charges/75_shared_hours.sql); see `charges.measured`.
+    #: Hours of devices that several runs held (sql/charges/75_shared_hours.sql); see `charges.allocation`.
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
     rl_run_id: str | None = None  # RL run that shares devices; `fleet` has all charges of these devices.
     fleet: pl.DataFrame | None = None
     doubled: tuple[tuple[str, int], ...] = ()  # Writer and seq of slices of time that was accounted for already.
 
     def fully_loaded(self) -> pl.DataFrame:
-        """Return the charges with the columns that `fully_load` adds. An RL run gets its part of shared idle time."""
+        """Return the charges with `fully_load`'s columns. An RL run gets its part of shared idle time."""
         if self.fleet is None:
             return fully_load(self.frame)
         loaded = fully_load(self.fleet)
@@ -117,25 +115,19 @@ def price(
     run_id: str | None = None,
     provenance: str | None = None,
 ) -> Charges:
-    """Return the charges of the ledger in [from_ns, to_ns). None means no limit on that side.
+    """Return the charges of [from_ns, to_ns); None means no limit. A fleet's `run_id` includes its RL runs.
 
-    With the `run_id` of a fleet, return all charges of the fleet. With the `run_id` of an RL run, return its own
-    charges.
-
-    Raises PriceBookError for a missing price. Raises PricingError in these cases:
-    - The ledger is not verified, unless this is allowed.
-    - The period is empty, partly archived, or not made of whole UTC hours.
-    - The period has several provenances, and none was chosen.
-    - There are duplicate power readings, or device time that was not provisioned.
-    - The same hardware has two classes at once."""
+    Raises PriceBookError for a missing price. Raises PricingError for a ledger that does not verify, for a period that
+    is empty, partly archived or of several provenances, for power that was read twice, for time that was not
+    provisioned, and for hardware with two classes at once."""
     for name, ns in (("from", from_ns), ("to", to_ns)):
         if ns is not None and ns % NS_PER_HOUR:
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
     if from_ns is not None and to_ns is not None and to_ns <= from_ns:
         raise PricingError(f"the period is empty: it ends at {utc(to_ns)} and begins at {utc(from_ns)}")
-    verified = preconditions.verified(ledger)
+    verified = query.verified(ledger)
     if run_id is None:
-        preconditions.refuse_archived_since(ledger, from_ns)
+        refuse_archived_since(ledger, from_ns)
     question = book.sha256, from_ns, to_ns, run_id, provenance
     with state.current(ledger) as (connection, answers):
         charges: Charges | None = answers.get(question)
@@ -195,7 +187,7 @@ def _price(
 
 
 def exact(amount: str) -> pl.Expr:
-    """Return the sum of an integer column as 128 bits. Metered energy exceeds 64 bits after 5 hours at 500 W."""
+    """Return a column's sum as 128 bits: metered energy exceeds 64 bits after 5 hours at 500 W."""
     return pl.col(amount).cast(pl.Int128).sum()
 
 
@@ -204,7 +196,6 @@ def total(frame: pl.DataFrame, amount: str = "cost_nano") -> int:
 
 
 def _refuse_too_large(frame: pl.DataFrame) -> None:
-    """Raise PricingError if a sum may exceed 64 bits."""
     for amount in _IN_64_BITS:
         size = int(frame[amount].cast(pl.Int128).abs().sum())
         if size >= _BOUND:
@@ -215,16 +206,15 @@ def _refuse_too_large(frame: pl.DataFrame) -> None:
 
 
 def charged_to(run_id: str) -> pl.Expr:
-    """Return an expression that is true for charges of this run. If it is a fleet, charges of its RL runs count too."""
     return pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
 
 
 def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the charges with two more columns: `work`, one of WORK, and `loaded_nano`, the fully loaded cost.
+    """Return the charges with `work`, one of WORK, and `loaded_nano`, the fully loaded cost.
 
-    For each device and day, `loaded_nano` has the same sum as `cost_nano`. Sync, activation and transfer are counted as
-    rollout, and headroom as serving. The idle time and the energy of a device in a day are divided among the device's
-    work by cost, with the largest remainder. If the device did no work, they are counted as the purpose of its pool."""
+    For each device and day, `loaded_nano` has the same sum as `cost_nano`. Sync, activation and transfer count as
+    rollout, and headroom as serving. Idle time and energy are divided among the work by cost, or else count as the
+    pool's purpose."""
     with database.empty() as connection:
         connection.register("charge", frame)
         loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
@@ -238,8 +228,6 @@ def _run(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 def _provenance(
     connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int], run_id: str | None
 ) -> str:
-    """Keep only the rows of one provenance, and return it. Raises PricingError if none is left, or if there are several
-    and none was chosen."""
     present = [name for (name,) in connection.execute(sql.read("charges/20_provenances.sql")).fetchall()]
     if chosen is not None:
         present = [name for name in present if name == chosen]
@@ -281,8 +269,7 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Yield the time that a run's own devices were provisioned. On a shared device, yield only the time from the run's
-    first hour to its last hour."""
+    """Yield a run's own provisioned times; on a shared device, from the run's first hour to its last."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )
@@ -297,7 +284,7 @@ def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Itera
 
 
 def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Return the charges of the period. Polars does the join because it is faster than DuckDB here."""
+    """Return the charges of the period. Polars is faster than DuckDB at this join."""
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
     payers: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
@@ -315,9 +302,6 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def _refuse_faults(ledger: Ledger, connection: duckdb.DuckDBPyConnection) -> None:
-    """Raise PricingError if time or power would be paid twice, or if they belong to a device that was not
-    provisioned."""
-
     faults = connection.execute(sql.read("charges/25_faults.sql")).fetchall()
     if not faults:
         return
@@ -342,8 +326,7 @@ def _refuse_faults(ledger: Ledger, connection: duckdb.DuckDBPyConnection) -> Non
 
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raise PricingError if the same hardware has two classes at once. Otherwise the cheaper class would lower the
-    cost of other runs."""
+    """Raise PricingError for hardware of two classes at once: the cheaper one would lower others' cost."""
     overlaps = records(connection.execute(sql.read("charges/26_classes.sql")))
     if overlaps:
         raise PricingError(
@@ -400,9 +383,6 @@ def _nano_ratio(usd: Fraction) -> tuple[int, int]:
 
 
 def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
-    """Return the weights of a prompt token and of a generated token, as the smallest possible integers.
-
-    The weights are equal if both tokens are free."""
     prices = book.tokens_at(ns)
     if not prices.output_usd_per_million:
         return (1, 0) if prices.input_usd_per_million else (1, 1)

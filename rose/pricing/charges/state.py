@@ -1,7 +1,6 @@
-"""Hourly sums of a ledger, and how far each writer's events are included in the sums.
+"""Hourly sums of a ledger, and how far each writer's events are included.
 
-If a ledger has at least KEPT_EVENTS events, the sums are in the file `<ledger>/pricing.duckdb`, which you may remove.
-The sums of a smaller ledger are in memory."""
+From KEPT_EVENTS events on, they are in the file `<ledger>/pricing.duckdb`, which you may remove; before, in memory."""
 
 import hashlib
 import os
@@ -21,10 +20,9 @@ import sql
 from rose.event_columns import COMMON_COLUMNS, columns
 from rose.event_fields import INSTANT_US_MAX
 from rose.events import BUCKETS
-from rose.ledger.files import catalog, database, layout, registry, rolled, rows, sources
+from rose.ledger.files import database, layout, registry, rolled, rows, segments, sources
+from rose.ledger.files.layout import Part
 from rose.ledger.ledger import Ledger
-from rose.ledger.reading import increment
-from rose.ledger.reading.increment import Increment, Mark
 from rose.pricing import query
 from rose.pricing.money import NS_PER_HOUR, PricingError, split
 from rose.pricing.query import records
@@ -44,6 +42,25 @@ _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "traje
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a writer was read: up to segment `index` of `epoch`, and before `next_seq`."""
+
+    epoch: int
+    index: int
+    next_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    select: str
+    files: int
+    marks: Mapping[str, Mark]
+    events: int
+    writer_order: str
+    id_files: Mapping[str, str]  # By path relative to the ledger: SHA-256 of the files with the roll-ups' ids.
+
+
+@dataclass(frozen=True, slots=True)
 class _Sums:
     database: duckdb.DuckDBPyConnection
     answers: dict[Hashable, Any] = field(default_factory=dict)
@@ -56,18 +73,18 @@ _memory_lock = threading.Lock()
 
 @contextmanager
 def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
-    """Yield a connection to sums that are up to date, and the answers computed from them earlier. Other callers wait.
+    """Yield a connection to current sums, and the answers computed from them earlier. Other callers wait.
 
     Raises LedgerError or PricingError."""
     path = ledger.folder / STATE
     try:
         if not path.exists():
-            small = increment.since(ledger, {}).events < KEPT_EVENTS
+            small = since(ledger, {}).events < KEPT_EVENTS
             if small or not os.access(ledger.folder, os.W_OK):
                 with _in_memory(ledger, small) as kept:
                     yield kept
                 return
-        with layout.locked(ledger.folder / "locks" / "pricing.lock"), _connect() as connection:
+        with ledger.lock("pricing"), _connect() as connection:
             new = not _attach(connection, path)
             _configure(connection)
             _bring_up_to_date(connection, ledger, new=new)
@@ -113,7 +130,7 @@ def _in_memory(ledger: Ledger, small: bool) -> Iterator[tuple[duckdb.DuckDBPyCon
 
 
 def _content(ledger: Ledger) -> bytes:
-    """Return a digest of every file that the sums depend on. It is empty if a file moved while it was computed."""
+    """Return a digest of every file that the sums depend on, or nothing if a file moved meanwhile."""
     digest = hashlib.sha256()
     listed = (path for name in _SUMMED for path in (ledger.folder / name, *(ledger.folder / name).rglob("*")))
     try:
@@ -127,9 +144,8 @@ def _content(ledger: Ledger) -> bytes:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
-    """Attach the file of sums. Return False if the file is new, outdated or damaged."""
     try:
-        connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
+        connection.execute(f"ATTACH {sources.quoted(str(path))} AS kept")
         connection.execute("USE kept")
         connection.execute(f"SELECT kept_{_version()}()").fetchall()
         return True
@@ -138,7 +154,7 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
         connection.execute("DETACH DATABASE IF EXISTS kept")
         for file in (path, path.with_name(f"{path.name}.wal")):
             file.unlink(missing_ok=True)
-        connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
+        connection.execute(f"ATTACH {sources.quoted(str(path))} AS kept")
         connection.execute("USE kept")
         return False
 
@@ -153,7 +169,7 @@ def _configure(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, ledger: Ledger, *, new: bool) -> None:
     marks = [] if new else connection.execute("SELECT writer, epoch, index, next_seq FROM mark").fetchall()
-    added = increment.since(ledger, {writer: Mark(*mark) for writer, *mark in marks})
+    added = since(ledger, {writer: Mark(*mark) for writer, *mark in marks})
     if not added.events and not new and not _new_id_files(connection, added):
         return
     if not new:
@@ -165,7 +181,7 @@ def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, ledger: Ledger, *, 
         connection.execute(f"DROP MACRO kept_{_version()}")
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall():
             connection.execute(f"DROP TABLE {name}")
-        added = increment.since(ledger, {})
+        added = since(ledger, {})
     # A transaction would take twice the memory. A killed process leaves no version macro: the file is begun anew.
     _fold(connection, ledger, added, first=True)
     connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
@@ -177,10 +193,9 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
-    """Add new events to the sums. Unless `first` is set, this happens in the open transaction.
+    """Add new events to the sums, in the open transaction unless `first`.
 
-    Return False if earlier sums must be undone. The causes are a repeated event_id, overlapping device time, or a
-    changed pool or class."""
+    Return False if sums must be undone: for a repeated event_id, overlapping time, or a changed pool or class."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -246,7 +261,6 @@ def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Incremen
 
 
 def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
-    """Divide events that cross the end of an hour. A slice is divided in proportion to time, and a reading by time."""
     slices, readings = [], []
     for row in records(connection.execute(sql.read("sums/60_crossing.sql"))):
         events = [row["writer"], row["seq"], row["seq"]]
@@ -264,10 +278,7 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield (hours since the epoch, ns by bucket) for each hour of a slice.
-
-    `row` has `t0_ns`, `t1_ns` and `<bucket>_ns`. Time is divided by largest remainder. The parts sum to the slice, and
-    the buckets of a part sum to its length."""
+    """Yield (hours since the epoch, ns by bucket) for each hour of a slice, divided by largest remainder."""
     left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
     for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
         part = split(ns, left)
@@ -277,7 +288,7 @@ def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
 
 
 def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str | None, dict[str, int]]]:
-    """Yield (RL run, ns by bucket) for each owner of a part of a slice. None stands for the device's own run."""
+    """Yield (RL run, ns by bucket) for each owner of a part of a slice. None is the device's own run."""
     owners = dict.fromkeys(_ROLLOUT_BUCKETS, row["rollout_run_id"]) | {"train": row["train_run_id"]}
     for rl_run_id in dict.fromkeys((None, *owners.values())):
         own = {bucket: ns if owners.get(bucket) == rl_run_id else 0 for bucket, ns in part.items()}
@@ -302,3 +313,42 @@ def _version() -> str:
     )
     texts = [*map(sql.read, scripts), *map(sql.view, _VIEWS)]
     return hashlib.sha256("\n".join([*texts, _IN_TIME, *rows.schema().names, *_KINDS]).encode()).hexdigest()[:16]
+
+
+def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
+    """Return what each writer added since its mark, if any. Raises LedgerError if a segment is damaged."""
+    files: list[str] = []
+    apart: list[str] = []
+    ends, events = {}, 0
+    for writer, parts in ledger.parts.items():
+        begin = end = marks.get(writer, Mark(-1, -1, 0))
+        for part in parts:
+            if part.last < begin.epoch:
+                continue
+            if part.state == "live":
+                listed, end = _segments(ledger, part, begin, end)
+                files += listed
+                continue
+            next_seq = segments.end_seq(ledger.folder, part)
+            if next_seq > begin.next_seq:
+                files.append(part.pattern)
+                # An epoch that was open at the mark was merged since.
+                if part.first <= begin.epoch:
+                    apart.append(f"writer = {sources.quoted(writer)} AND seq < {begin.next_seq}")
+            end = Mark(part.last, 2**31, max(next_seq, begin.next_seq))
+        ends[writer] = end
+        events += end.next_seq - begin.next_seq
+    coverage = ledger.coverage
+    id_files = coverage.ids if coverage is not None and coverage.complete else {}
+    return Increment(
+        sources.events(ledger.folder, files, apart=apart), len(files), ends, events, ledger.writer_order, id_files
+    )
+
+
+def _segments(ledger: Ledger, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:
+    names = segments.segment_names(ledger.folder / part.folder)
+    new = [name for name in names if part.first > begin.epoch or int(name.partition("-")[0]) > begin.index]
+    if not new:
+        return [], end
+    header = segments.read_header((ledger.folder / part.folder / new[-1]).read_bytes())
+    return [f"{part.folder}/{name}" for name in new], Mark(part.first, header.index, header.last_seq + 1)

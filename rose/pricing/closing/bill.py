@@ -1,4 +1,4 @@
-"""The bill of a period. Closed hours come from the books, with their corrections. Open hours are priced now."""
+"""The bill of a period: closed hours from the books, with corrections, and open hours at today's prices."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,19 +8,17 @@ from pathlib import Path
 
 import polars as pl
 
-from rose.ledger.files.examine import Seen
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
-from rose.pricing.charges import preconditions
 from rose.pricing.charges.pricing import COLUMNS, charged_to
 from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.records import Posting, postings
+from rose.pricing.closing.store import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, nano_usd_of
 from rose.pricing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows, set_variables
+from rose.pricing.query import refuse_archived_since, rows, set_variables
 
 STATES: tuple[str, ...] = ("closed", "correction", "open")
 
@@ -45,14 +43,13 @@ class Part:
 
     @property
     def invoice_id(self) -> str | None:
-        """Return the name of the close, `close/number` for a correction, or None for open hours."""
         if self.posting is None:
             return None
         return f"{self.posting.close_id}/{self.posting.number}" if self.correction else self.posting.close_id
 
     @property
     def billing_period(self) -> Period:
-        """Return the period in which the part is billed. A correction is billed in the month in which it was posted."""
+        """Return the period of billing. A correction is billed in the month of its posting."""
         if self.posting is None:
             return self.period
         return month_at(self.posting.posted_ns) if self.correction else self.posting.period
@@ -75,8 +72,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Bill:
-    """The parts that make up the bill of a period. They have one provenance. Closes with their corrections come first,
-    then open hours."""
+    """The parts of a period's bill, of one provenance: closes with their corrections, then open hours."""
 
     ledger: Ledger
     period: Period
@@ -112,7 +108,6 @@ class Bill:
 
     @property
     def close_id(self) -> str | None:
-        """Return the name of the close if the bill is exactly one close, or None."""
         first = self.parts[0].posting
         whole = len(self.closes) == 1 and not self.open and first is not None and first.period == self.period
         return first.close_id if whole and first is not None else None
@@ -127,13 +122,12 @@ class Bill:
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """Return the charges plus the corrections. The column `closed` says whether the hour is closed."""
+        """Return the charges plus the corrections. `closed` says whether the hour is closed."""
         frames = [part.frame for part in (*reversed(self.corrections), *self.charges)]
         summed = charge_algebra.add(frames) if self.corrections else charge_algebra.canonical(pl.concat(frames))
         return summed.with_columns(closed=~pl.any_horizontal(pl.lit(False), *map(charge_algebra.in_period, self.open)))
 
     def by(self, *keys: str, amounts: tuple[str, ...] = ("cost_nano",), every: str = "1h") -> pl.DataFrame:
-        """Return amounts by hour, by `keys` and by `closed`. With `every="1d"`, they are by day."""
         time, closed = pl.col("hour").dt.truncate(every), (pl.col("state") != "open").alias("closed")
         return self.rows.group_by(time, *keys, closed).agg(pl.col(amounts).sum()).collect(engine="streaming")
 
@@ -161,11 +155,10 @@ def bill(
     close_id: str | None = None,
     as_of_ns: int | None = None,
 ) -> Bill:
-    """Return the bill of a period. `price_book` prices the open hours. `close_id` selects a single close. With
-    `as_of_ns`, later postings are ignored.
+    """Return the bill of a period, or of a single close as known at `as_of_ns`. `price_book` prices the open hours.
 
-    Raises PricingError without charges, for several provenances if none was chosen, for frozen files that have changed,
-    and for open hours that cannot be priced. Also raises PriceBookError or LedgerError."""
+    Raises PricingError without charges, for several provenances without a choice, for changed frozen files, and for
+    open hours that cannot be priced. Also raises PriceBookError."""
     every = postings(ledger) if close_id is None else {close_id: store.of_close(ledger, close_id, as_of_ns)}
     overlapping = {name: own for name, own in every.items() if own[0].period.overlaps(period)}
     present = {own[0].provenance for own in overlapping.values()}
@@ -188,7 +181,6 @@ def bill(
     if gaps:
         book = choice.choose(ledger, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
         books.append(book)
-    ledger.seen = ledger.seen or Seen()
     for gap in gaps:
         try:
             priced = charges.price(ledger, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=provenance)
@@ -213,14 +205,12 @@ def bill(
 
 
 def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> Bill:
-    """Return the bill of a close with its corrections. Raises the same errors as `bill`."""
     first, *_ = store.of_close(ledger, close_id, as_of_ns)
     return bill(ledger, first.period, provenance=first.provenance, close_id=close_id, as_of_ns=as_of_ns)
 
 
 def of_run(ledger: Ledger, run_id: str, price_book: str | PriceBook | None = None) -> Bill:
-    """Return the bill of a run with its marginal cost. The bill of a fleet includes its RL runs. Raises the same errors
-    as `bill`."""
+    """Return the bill of a run, with its RL runs if it is a fleet, and with its marginal cost."""
     from rose.pricing.run.priced import priced as priced_run
 
     book = choice.choose(ledger, price_book, run_id=run_id)
@@ -234,7 +224,6 @@ def of_run(ledger: Ledger, run_id: str, price_book: str | PriceBook | None = Non
 
 
 def provenances(ledger: Ledger, period: Period) -> list[str]:
-    """Return the provenances of all closes and runs in a period. Raises LedgerError."""
     closed = {own[0].provenance for own in postings(ledger).values() if own[0].period.overlaps(period)}
     return sorted(closed | _of_runs(ledger, period))
 
@@ -246,7 +235,6 @@ def _of_runs(ledger: Ledger, period: Period) -> set[str]:
 
 
 def one_provenance(ledger: Ledger, present: set[str], chosen: str | None, period: Period) -> str:
-    """Return the chosen provenance, or the only one in `present`. Raises PricingError if there are several or none."""
     if chosen is not None:
         return chosen
     if len(present) > 1:
@@ -255,6 +243,6 @@ def one_provenance(ledger: Ledger, present: set[str], chosen: str | None, period
             "of both: choose one with --provenance"
         )
     if not present:
-        preconditions.refuse_archived_since(ledger, period.from_ns)
+        refuse_archived_since(ledger, period.from_ns)
         raise NothingChargedError(f"no run lies in {period.label}, so nothing is charged")
     return present.pop()

@@ -42,8 +42,7 @@ def within(frame: pl.DataFrame, period: Period) -> pl.DataFrame:
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return the charges of all frames, summed by all dimensions and in canonical order. Rows that sum to zero are left
-    out. The columns REFERENCES come from the first frame."""
+    """Return the charges of all frames, summed and in canonical order, without rows of zero."""
     joined = pl.concat([frame.select(COLUMNS) for frame in frames])
     summed = joined.group_by(DIMENSIONS, maintain_order=True).agg(
         *(pl.col(name).sum() for name in AMOUNTS), *(pl.col(name).first() for name in REFERENCES)
@@ -52,12 +51,11 @@ def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def difference(now: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """Return signed rows that make `before` equal to `now` when they are added to it."""
     return add([now, before.with_columns(-pl.col(name) for name in AMOUNTS)])
 
 
 def canonical(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the charges in the order of pricing. The same rows then always give the same bytes."""
+    """Return the charges in the order of pricing, so that the same rows give the same bytes."""
     place = pl.col("bucket").replace_strict(_PLACES, default=len(_PLACES), return_dtype=pl.Int64)
     before = ("hour", "fleet_run_id", "provenance", "device_id", "lease_id")
     own = (pl.col("run_id") != pl.col("fleet_run_id"), pl.col("run_id"))
@@ -67,8 +65,7 @@ def canonical(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> list[dict[str, Any]]:
-    """Return sums by dimensions, the largest first. A null is shown as "unallocated". Raises PricingError for an
-    unknown dimension."""
+    """Return sums by dimensions, the largest first; a null is "unallocated". Raises PricingError."""
     known = [name for name, column in BY.items() if column in frame.columns]
     for name in by:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Closing a period: its charges are priced and frozen."""
+"""Closing a period freezes its charges. Restating it adds signed rows: closed + corrections = restated, exactly."""
 
 import dataclasses
 import getpass
@@ -12,13 +12,14 @@ import polars as pl
 
 from rose.clock import utc, utc_us
 from rose.ledger.ledger import Ledger
-from rose.pricing import book_events, charges
+from rose.pricing import charges
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.charges.pricing import AMOUNTS, exact
 from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.records import BookStamp, Posting, postings, watermark
+from rose.pricing.closing.bill import of_close
+from rose.pricing.closing.store import BookStamp, Posting, postings, watermark
 from rose.pricing.money import NothingChargedError, PricingError
-from rose.pricing.period import Period
+from rose.pricing.period import Period, naive
 from rose.pricing.price_books.pricebook import PriceBook, refuse_example
 from rose.pricing.query import rows, set_variables
 
@@ -37,11 +38,8 @@ def close(
 ) -> Posting:
     """Price and freeze a period, completely or not at all.
 
-    Raises PriceBookError or LedgerError. Raises PricingError in these cases:
-    - The prices are example prices.
-    - The period is not over, has no charge, or cannot be priced.
-    - The period overlaps another close of the same provenance.
-    - A run is still open, unless `with_open_runs` is set."""
+    Raises PricingError for example prices, for a period that is not over, is empty or overlaps another close, and for
+    an open run unless `with_open_runs` is set. Also raises PriceBookError or LedgerError."""
     now_us = utc_us() if now_us is None else now_us
     refuse_example(book, f"closing {period.label}")
     if period.to_ns > now_us * 1000:
@@ -49,7 +47,7 @@ def close(
             f"the period {period.label} ends at {utc(period.to_ns)}, which is not over at {utc(now_us * 1000)}; "
             "close it afterwards, or close a shorter one"
         )
-    with book_events.lock(ledger):
+    with ledger.lock("closing"):
         settle(ledger)
         if provenance is not None:
             _refuse_closed(ledger, period, provenance)
@@ -95,7 +93,7 @@ def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
 
 
 def settle(ledger: Ledger) -> None:
-    """Finish the postings of a process that was killed, and remove its other files. The caller must hold the lock."""
+    """Finish a killed process's postings, and remove its other files. The caller must hold the lock."""
     for posted in postings(ledger).values():
         store.finish(ledger, posted)
     store.discard_unposted(ledger)
@@ -116,7 +114,6 @@ def make_posting(
     open_runs: Iterable[str] = (),
     reason: str | None = None,
 ) -> tuple[Posting, dict[str, bytes]]:
-    """Return a posting of `frame`, and the bytes of its files. Raises PricingError if the total exceeds 64 bits."""
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
             f"{close_id} comes to {cost_nano:,} nano-dollars, and the books take amounts below {2**63:,}: check the "
@@ -174,3 +171,57 @@ def user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return f"user {os.getuid()}"
+
+
+def restate(
+    ledger: Ledger,
+    close_id: str,
+    reason: str,
+    book: PriceBook | None = None,
+    *,
+    by: str | None = None,
+    now_us: int | None = None,
+) -> Posting | None:
+    """Correct a close, or return None if no charge differs. By default, use the last posting's price book.
+
+    Raises PricingError for an unknown close, an empty reason, or a period that cannot be priced. Also raises
+    PriceBookError."""
+    if not reason.strip():
+        raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
+    with ledger.lock("closing"):
+        settle(ledger)
+        closed = of_close(ledger, close_id)
+        store.stays(ledger, closed.posted[0])  # Refuse a close whose other frozen file was changed, too.
+        last = closed.posted[-1]
+        book = book or closed.parts[-1].book
+        refuse_example(book, f"correcting {close_id}")
+        mark = watermark(ledger)
+        priced = charges.price(ledger, book, from_ns=last.from_ns, to_ns=last.to_ns, provenance=last.provenance)
+        number = last.number + 1
+        # Never before the last posting, whatever the clock says.
+        posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)
+        changed = charge_algebra.difference(priced.frame, closed.frame.drop("closed"))
+        if changed.is_empty():
+            return None
+        new_book = book.sha256 != last.book.sha256
+        book_file = f"price_book-{number:04d}.toml" if new_book else last.book.file
+        frame = changed.with_columns(
+            pl.lit(number, pl.Int64).alias("correction"),
+            pl.lit(naive(posted_us * 1000), pl.Datetime("us")).alias("posted_at"),
+            pl.lit(reason, pl.String).alias("reason"),
+        )
+        posting, contents = make_posting(
+            close_id=close_id,
+            number=number,
+            priced=priced,
+            frame=frame,
+            rows_file=f"corrections-{number:04d}.parquet",
+            more_files={book_file: book.text.encode()} if new_book else {},
+            book_file=book_file,
+            watermark=mark,
+            posted_us=posted_us,
+            by=by,
+            reason=reason,
+        )
+        store.post(ledger, posting, contents)
+    return posting

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from rose.clock import utc
-from rose.pricing.closing.records import Posting
+from rose.pricing.closing.store import Posting
 from rose.pricing.money import format_usd, signed_usd
 from rose.pricing.period import hour_text
 from rose.pricing.table import Element, Table, columns

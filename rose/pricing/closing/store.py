@@ -1,41 +1,143 @@
-"""Closed periods on disk. Each is written completely or not at all.
+"""Closed periods on disk, each written completely or not at all.
 - closes/<close>/charges.parquet: the charges
 - closes/<close>/stays.parquet: the time that each device was in the fleet
 - closes/<close>/price_book.toml: the text of the price book
 - closes/<close>/corrections-0001.parquet: the signed rows of the first correction, with its number, time and reason
-- closes/<close>/price_book-0001.toml: the price book of this correction, if it is a different one
+- closes/<close>/price_book-0001.toml: this correction's price book, if it is a different one
 
-Files are first written to a hidden folder. They get their names after the ledger has recorded the event. If a process
-is killed before the event, nothing remains. If it is killed after the event, the next process finishes its work."""
+Files lie in a hidden folder until the ledger has recorded the event. If a process is killed before that, nothing
+remains; if afterwards, the next process finishes its work."""
 
+from __future__ import annotations
+
+import dataclasses
 import hashlib
 import io
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from rose.clock import utc
-from rose.ledger.files import layout
+from rose.ledger.evidence.receipt import canonical
+from rose.ledger.files import layout, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.pricing import book_events
 from rose.pricing.charges import Stay
-from rose.pricing.closing import records
 from rose.pricing.money import PricingError, QuestionError
+from rose.pricing.period import Period
 from rose.pricing.price_books import choice, pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 
 FOLDER = "closes"
 CHARGES_FILE = "charges.parquet"
 STAYS_FILE = "stays.parquet"
+CLOSED, RESTATED = "closed", "restated"
 
 
-def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list[records.Posting]:
-    """Return the postings of a close, up to the time `as_of_ns`. Raises PricingError if the close is unknown, or was
-    made after that time."""
-    known = records.postings(ledger)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BookStamp:
+    name: str
+    version: str
+    currency: str
+    sha256: str
+    source: str
+    file: str
+
+    @property
+    def example(self) -> bool:
+        return pricebook.is_example(self.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Posting:
+    """Frozen rows: the charges of a close (number 0), or the correction with this number.
+
+    `files` has the SHA-256 of each file in the close's folder, and `watermark` each writer's last priced seq and its
+    segment's SHA-256."""
+
+    close_id: str
+    number: int
+    provenance: str
+    from_ns: int
+    to_ns: int
+    posted_us: int
+    posted_by: str
+    rose_version: str
+    verified: bool
+    reason: str | None
+    open_runs: tuple[str, ...]
+    book: BookStamp
+    rows: int
+    cost_nano: int
+    rows_file: str
+    files: Mapping[str, str]
+    totals: tuple[Mapping[str, Any], ...]  # Sums of the rows by kind and bucket; the costs sum to `cost_nano`.
+    watermark: Mapping[str, tuple[int, str]]
+
+    @property
+    def name(self) -> str:
+        return self.close_id if self.number == 0 else f"correction {self.number} of {self.close_id}"
+
+    @property
+    def sha256(self) -> str:
+        """Return the SHA-256 of the posting's event, which also covers the posting's files."""
+        return hashlib.sha256(canonical(self.to_json())).hexdigest()
+
+    @property
+    def period(self) -> Period:
+        return Period(self.from_ns, self.to_ns)
+
+    @property
+    def posted_ns(self) -> int:
+        return self.posted_us * 1000
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        times = {"from": utc(self.from_ns), "to": utc(self.to_ns), "posted_at": utc(self.posted_ns)}
+        hidden = ("totals", "from_ns", "to_ns", "posted_us")
+        own = {name: value for name, value in self.to_json().items() if name not in hidden}
+        return times | own | {"sha256": self.sha256}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Posting:
+        typed = {
+            "open_runs": tuple(fields["open_runs"]),
+            "book": BookStamp(**fields["book"]),
+            "totals": tuple(fields["totals"]),
+            "watermark": {writer: (int(seq), str(sha256)) for writer, (seq, sha256) in fields["watermark"].items()},
+        }
+        return cls(**{**fields, **typed})
+
+
+def postings(ledger: Ledger) -> dict[str, list[Posting]]:
+    by_close: dict[str, list[Posting]] = {}
+    for action in (CLOSED, RESTATED):
+        for fields in ledger.book_details(action):
+            posting = Posting.from_json(fields)
+            posted = by_close.setdefault(posting.close_id, [])
+            if len(posted) != posting.number:
+                raise PricingError(
+                    f"close {posting.close_id}: the ledger's events have posting {posting.number} where "
+                    f"{len(posted)} comes next; `rose ledger verify` says what is damaged"
+                )
+            posted.append(posting)
+    return by_close
+
+
+def watermark(ledger: Ledger) -> dict[str, tuple[int, str]]:
+    """Return each writer's last seq on disk, and its segment's SHA-256."""
+    return {writer: (link.last_seq, link.sha256) for writer, link in segments.newest_links(ledger.folder).items()}
+
+
+def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list[Posting]:
+    known = postings(ledger)
     if close_id not in known:
         if folder(ledger, close_id).exists():
             raise PricingError(
@@ -52,8 +154,8 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list
     return [posting for posting in posted if posting.posted_ns <= as_of_ns]
 
 
-def file(ledger: Ledger, posting: records.Posting, name: str) -> Path:
-    """Return the path of a frozen file. Raises PricingError if the file is missing or has changed."""
+def file(ledger: Ledger, posting: Posting, name: str) -> Path:
+    """Return the path of a frozen file. Raises PricingError if it is missing or has changed."""
     path = folder(ledger, posting.close_id) / name
     try:
         with path.open("rb") as stored:
@@ -68,14 +170,12 @@ def file(ledger: Ledger, posting: records.Posting, name: str) -> Path:
     return path
 
 
-def stays(ledger: Ledger, posting: records.Posting) -> tuple[Stay, ...]:
-    """Return the time that each device was in the fleet during a closed period. Raises PricingError."""
+def stays(ledger: Ledger, posting: Posting) -> tuple[Stay, ...]:
     frame = pl.read_parquet(file(ledger, posting, STAYS_FILE), hive_partitioning=False)
     return tuple(Stay(*row) for row in frame.iter_rows())
 
 
-def book_of(ledger: Ledger, posting: records.Posting) -> PriceBook:
-    """Return the price book that was frozen with a posting. Raises PricingError or PriceBookError."""
+def book_of(ledger: Ledger, posting: Posting) -> PriceBook:
     text = file(ledger, posting, posting.book.file).read_text("utf-8")
     return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
 
@@ -94,11 +194,10 @@ def parquet(frame: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def post(ledger: Ledger, posting: records.Posting, contents: Mapping[str, bytes]) -> None:
-    """Freeze a posting. The caller must hold the lock.
+def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> None:
+    """Freeze a posting. The caller must hold the lock. Raises LedgerError if the disk or the ledger refuses.
 
-    Raises LedgerError if the disk or the ledger refuses the write. If the event was recorded by then, the next call
-    finishes the posting."""
+    If the event was recorded by then, the next call finishes the posting."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     temporary = staged(ledger, posting.close_id)
     try:
@@ -110,32 +209,29 @@ def post(ledger: Ledger, posting: records.Posting, contents: Mapping[str, bytes]
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        action = records.RESTATED if posting.number else records.CLOSED
+        action = RESTATED if posting.number else CLOSED
         event_id = f"{posting.close_id}/{posting.number}"
-        book_events.record(ledger, action, posting.to_json(), posting.posted_us, event_id)
+        ledger.record_in_books(action, posting.to_json(), posting.posted_us, event_id)
         finish(ledger, [posting])
     except OSError as error:
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
 
 
-def publish(ledger: Ledger, posted: list[records.Posting]) -> None:
-    """Give the files of a posting their names if its process was killed before it could."""
+def publish(ledger: Ledger, posted: list[Posting]) -> None:
     if all((folder(ledger, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
     if staged(ledger, posted[0].close_id).exists():
-        with book_events.lock(ledger):
+        with ledger.lock("closing"):
             finish(ledger, posted)
 
 
 def discard_unposted(ledger: Ledger) -> None:
-    """Remove files that were prepared but not posted. The caller must hold the lock, and must first `publish` the files
-    of recorded postings."""
     home = ledger.folder / FOLDER
     for path in home.glob(".*.tmp") if home.exists() else ():
         shutil.rmtree(path)
 
 
-def finish(ledger: Ledger, posted: list[records.Posting]) -> None:
+def finish(ledger: Ledger, posted: list[Posting]) -> None:
     for posting in posted:
         temporary, final = staged(ledger, posting.close_id), folder(ledger, posting.close_id)
         waiting = [name for name, sha256 in posting.files.items() if _is(temporary / name, sha256)]

@@ -15,7 +15,7 @@ from rose.terminal import echo, echo_error, visible
 
 if TYPE_CHECKING:
     from rose.ledger.ledger import Ledger
-    from rose.pricing.closing.records import Posting
+    from rose.pricing.closing.store import Posting
     from rose.pricing.period import Period
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
@@ -80,7 +80,7 @@ def restate(
     """Price a closed period again and post the difference as a correction. The close itself never changes."""
     with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
-        from rose.pricing.closing import restate as restating
+        from rose.pricing.closing import close as closing
         from rose.pricing.closing import store
         from rose.pricing.price_books import choice
 
@@ -88,7 +88,7 @@ def restate(
         if receipt is not None:
             check_place(receipt)
         book = None if price_book is None else choice.choose(opened, price_book)
-        if restating.restate(opened, close_id, reason, book, by=who) is None:
+        if closing.restate(opened, close_id, reason, book, by=who) is None:
             nothing = {"close_id": close_id, "correction": None, "why": "no charge differs; nothing was posted"}
             common.print_answer(as_json, lambda: nothing, lambda: [f"{close_id}: {nothing['why']}"])
             return
@@ -106,14 +106,14 @@ def show(
 ) -> None:
     """List closed periods, or show one close with its corrections. `rose cost --close` divides it by team, run ..."""
     with common.clear_errors():
-        from rose.pricing.closing import close_tables, records, store
+        from rose.pricing.closing import close_tables, store
 
         opened = open_ledger(ledger)
         if close_id is not None:
             posted = store.of_close(opened, close_id)
             common.print_answer(as_json, lambda: _facts(posted), lambda: close_tables.postings(posted))
             return
-        closes = records.postings(opened)
+        closes = store.postings(opened)
         nothing = ["no period is closed yet; `rose books close` closes one"]
         common.print_answer(
             as_json,

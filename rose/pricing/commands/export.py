@@ -51,7 +51,7 @@ def export_command(
                 billed = bill(opened, period_of(period), price_book, provenance=provenance)
             write = workbook.write if out.suffix == workbook.SUFFIX else focus.write
             done = write(billed, out, progress=progress)
-        echo(f"Ledger {verified.text(opened)}", err=True)
+        echo(f"Ledger {verified.text(opened.folder)}", err=True)
         if as_json:
             echo_data(json.dumps(done.to_json(), indent=2))
             return

@@ -36,11 +36,11 @@ def report_command(
     with clear_errors(), logged(opened, "report", f"run {run or 'newest'}, prices {price_book or 'as decided'}"):
         built = run_report.build(opened, run, price_book)
     if as_json:
-        last = verified.state(opened)
+        last = verified.state(opened.folder)
         echo_data(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
     else:
         console.show(built.elements(), spaced=True)
-        echo(f"Ledger {verified.text(opened)}")
+        echo(f"Ledger {verified.text(opened.folder)}")
 
 
 def borrow_command(

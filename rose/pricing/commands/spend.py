@@ -91,7 +91,7 @@ def cost_command(
 
 
 def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
-    from rose.pricing.closing.records import postings
+    from rose.pricing.closing.store import postings
     from rose.pricing.export import markup
     from rose.pricing.export import out as writing
     from rose.pricing.money import format_money

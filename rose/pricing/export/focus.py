@@ -57,7 +57,7 @@ def charges_nano(bill: Bill) -> dict[str, int]:
 def _write(bill: Bill, path: Path, progress: Progress) -> None:
     script, writer, done = sql.read("export/focus.sql"), None, 0
     charged = sum(part.frame.height for part in bill.parts)
-    described = {"rose.verified": verified.text(bill.ledger), "rose.price_book": bill.stamp.book.line}
+    described = {"rose.verified": verified.text(bill.ledger.folder), "rose.price_book": bill.stamp.book.line}
     with database.connect() as connection:
         connection.execute(sql.read("export/amounts.sql"))
         connection.execute("SET VARIABLE verified = $verified", {"verified": bill.stamp.verified})

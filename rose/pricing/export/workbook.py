@@ -127,7 +127,7 @@ def _write_bill(book: xlsxwriter.Workbook, bill: Bill, loaded_nano: int) -> None
         "closes": ", ".join(bill.closes) or "none: not closed yet",
         "period": f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}",
         "provenance": stamp.provenance,
-        "ledger": f"{checked}; now {verified.text(bill.ledger)}",
+        "ledger": f"{checked}; now {verified.text(bill.ledger.folder)}",
         "price book": stamp.book.line,
         "price book's SHA-256": bill.book.sha256,
     }

@@ -17,8 +17,7 @@ from rose.clock import utc
 from rose.events import Provenance, ScaleDown
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.charges.allocation import Allocation
-from rose.pricing.charges.measured import SharedTime
+from rose.pricing.charges.allocation import Allocation, SharedTime
 from rose.pricing.marginal_cost.terms import Row, Stretches
 from rose.pricing.money import NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook

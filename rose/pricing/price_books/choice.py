@@ -12,7 +12,6 @@ from pathlib import Path
 from rose.clock import utc_us
 from rose.ledger.files.catalog import Connection
 from rose.ledger.ledger import Ledger
-from rose.pricing import book_events
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
@@ -54,7 +53,7 @@ class Adoption:
 
 def adopted(ledger: Ledger) -> Adoption | None:
     """Return the price book that was adopted last, or None. Raises LedgerError."""
-    recorded = book_events.recorded(ledger, ADOPTED)
+    recorded = ledger.book_details(ADOPTED)
     if not recorded:
         return None
     return Adoption(**{field.name: recorded[-1][field.name] for field in dataclasses.fields(Adoption)})
@@ -63,13 +62,13 @@ def adopted(ledger: Ledger) -> Adoption | None:
 def adopt(ledger: Ledger, book: PriceBook, *, by: str) -> Adoption:
     """Price the ledger with this book from now on. Raises PricingError for example prices, and LedgerError."""
     refuse_example(book, "adoption")
-    with book_events.lock(ledger):
+    with ledger.lock("closing"):
         if (last := adopted(ledger)) is not None and last.text == book.text:
             return last
         adoption = Adoption(
             name=book.name, version=book.version, sha256=book.sha256, text=book.text, adopted_us=utc_us(), adopted_by=by
         )
-        book_events.record(ledger, ADOPTED, dataclasses.asdict(adoption), adoption.adopted_us)
+        ledger.record_in_books(ADOPTED, dataclasses.asdict(adoption), adoption.adopted_us)
     return adoption
 
 

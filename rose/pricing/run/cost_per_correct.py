@@ -1,16 +1,13 @@
-"""The cost of a correct answer. It has two figures with 95% intervals, by a bootstrap over blocks of groups.
-- *measured*: dollars over accepted trajectories at each price line. It is a ratio of sums.
+"""The cost of a correct answer, in two figures with 95% intervals, by a bootstrap over blocks of groups.
+- *measured*: dollars over accepted trajectories at each price line, a ratio of sums.
 - *formula*: CPM * R * (1 + pi * rho) / alpha, in dollars per million answer tokens, at the token prices of the run's
   start. [A] at pi = 1. [D] If pi has the price of rollout tokens, the figure is C3. The factors count judged groups:
   rho   = trajectories / judged groups - 1: rollouts beyond the answer that is kept.
   alpha = judged groups with an accepted trajectory / judged groups.
-  So (1 + rho) / alpha is trajectories over solved groups.
 
-The measured figure divides by accepted trajectories, so it depends on the accept rate of trajectories.
-Neither this rate nor alpha counts stale trajectories. Draws include the spread of a token's price (`tokens`)
-and the interval of m. A share has Wilson's interval with groups as clusters. alpha is acceptance, not correctness. PPV
-is the share of correct trajectories among accepted trajectories that were audited. C / PPV is the cost per correct
-answer."""
+Neither alpha nor the accept rate counts stale trajectories. Draws include the spread of a token's price (`tokens`) and
+the interval of m. A share has Wilson's interval with groups as clusters. PPV is the share of correct trajectories among
+accepted and audited ones, and C / PPV the cost per correct answer."""
 
 from __future__ import annotations
 
@@ -53,12 +50,10 @@ class TokenCost:
     spreads: Mapping[str, Spread]  #: How well a token's price is known, by placement, where it is known.
 
     def pi(self, line: str) -> Fraction | None:
-        """Return the price of a rollout token on a line, divided by the price of a serving token."""
         cost, serving = self.by_line[line], self.by_line["serving"]
         return cost / serving if cost is not None and serving else None
 
     def no_interval(self, line: str) -> str | None:
-        """Return why figures on the line have no interval, or None if they have one."""
         places = {"serving": ["borrowed"], "dedicated": ["dedicated"], "opportunistic": ["borrowed"]}.get(line)
         if places is None:
             shares = {"borrowed": self.borrowed_share, "dedicated": 1 - (self.borrowed_share or 0)}
@@ -68,7 +63,6 @@ class TokenCost:
         return None if all(place in self.spreads for place in places) else UNKNOWN
 
     def price_draws(self, line: str) -> dict[str, Floats]:
-        """Return draws of dollars per useful token by placement. Call it only if `no_interval` returns None."""
         factor = {
             place: self.spreads[place].draws(seed) if place in self.spreads else np.ones(bootstrap.RESAMPLES)
             for seed, place in enumerate(("borrowed", "dedicated"), start=1)
@@ -87,10 +81,10 @@ class TokenCost:
 def token_cost(
     allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal, spreads: Mapping[str, Spread]
 ) -> TokenCost:
-    """[D] Return c = p / (tau * (1 - w)) on each line, which is rollout dollars over the useful tokens of a placement.
+    """[D] Return c = p / (tau * (1 - w)) on each line: rollout dollars over a placement's useful tokens.
 
-    The line `serving` prices borrowed time at its amortized price. The line `opportunistic` prices it at the marginal
-    price with avoidable device time. The line `blended` has the price that was paid."""
+    `serving` prices borrowed time at its amortized price, `opportunistic` at the marginal one with avoidable device
+    time, and `blended` at the price that was paid."""
     borrowed, dedicated = tokens["borrowed"].useful, tokens["dedicated"].useful
     dedicated_usd, useful = rollout_usd(allocation.in_pools("rollout", "train")), borrowed + dedicated
     sums = {
@@ -149,8 +143,6 @@ _COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Groups:
-    """Counts over all groups of a run, and a row for each group for resampling."""
-
     rows: Sequence[Mapping[str, Any]]  #: In the order of time.
     trajectories: int = 0
     judged_groups: int = 0
@@ -189,7 +181,6 @@ class Groups:
 
     @property
     def r(self) -> Fraction | None:
-        """Return output tokens over answer tokens. Lost trajectories are left out."""
         output, answer = (sum(int(row[f"{name}_tokens"]) for row in self.rows) for name in ("output", "answer"))
         return Fraction(output, answer) if answer else None
 
@@ -204,13 +195,11 @@ def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
 
 
 def size(group: Mapping[str, Any]) -> int:
-    """Return how many trajectories a group has. A verdict may be recorded before its trajectory's event, and counts
-    too."""
+    """Return a group's trajectories. A verdict may be recorded before its trajectory's event, and counts too."""
     return max(int(group["trajectories"]), int(group["judged"]))
 
 
 def measured(cost: TokenCost, groups: Groups) -> dict[str, Fraction | None]:
-    """Return dollars per accepted trajectory on each line."""
     return {
         line: None if usd is None or not groups.accepted else usd * cost.useful / groups.accepted
         for line, usd in cost.by_line.items()
@@ -218,7 +207,6 @@ def measured(cost: TokenCost, groups: Groups) -> dict[str, Fraction | None]:
 
 
 def resample(groups: Groups) -> Resamples | None:
-    """Draw blocks of groups with replacement. Return None for fewer than two groups."""
     if not groups.rows:
         return None
     names = (*_COLUMNS, "solved", "audited", "audited_correct")
@@ -244,7 +232,6 @@ def _share_draws(groups: Groups, share: Fraction | None, names: Sequence[str], s
 
 
 def share_interval(groups: Groups, successes: str, trials: str) -> Interval | None:
-    """Return Wilson's interval of a ratio of sums, with groups as clusters. Return None without trials."""
     pairs = [(_part(row, successes), _part(row, trials)) for row in groups.rows if _part(row, trials)]
     if not pairs:
         return None
@@ -264,15 +251,13 @@ def _part(group: Mapping[str, Any], name: str) -> int:
 def measured_interval(
     cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the interval of `measured` on a line, and the interval divided by PPV. Either is None with too little
-    data."""
+    """Return the interval of `measured` on a line, and the interval divided by PPV, or None."""
     if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
         return None, None
     return _intervals(_ratio(_dollars(cost, tokens, groups, drawn, line), drawn.accepted), drawn)
 
 
 def judged_draws(cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples) -> Floats:
-    """Return draws of dollars per judged trajectory on the line `blended`. This line must have an interval."""
     return _ratio(_dollars(cost, tokens, groups, drawn, "blended"), drawn.judged)
 
 
@@ -286,8 +271,6 @@ def _dollars(cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, draw
 
 
 def formula(cpm_usd: float, r: Fraction | None, groups: Groups, pi: Fraction | None) -> float | None:
-    """Return CPM * R * (1 + pi * rho) / alpha, in dollars per million answer tokens. Return None if a factor is
-    unknown, or if pi < 0."""
     if r is None or pi is None or pi < 0 or groups.rho is None or not groups.alpha:
         return None
     return formulas.cost_correct(cpm_usd, float(r), float(groups.rho), float(groups.alpha), float(pi))
@@ -296,20 +279,16 @@ def formula(cpm_usd: float, r: Fraction | None, groups: Groups, pi: Fraction | N
 def formula_interval(
     cpm_usd: float, cost: TokenCost, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the interval of `formula` on a line, and the interval divided by PPV. Either is None with too little
-    data."""
     if drawn is None or (pi := cost.pi(line)) is None or pi < 0 or no_formula_interval(cost, line):
         return None, None
     return _intervals(_ratio(cpm_usd * drawn.r * (1 + _pi(cost, drawn, line) * drawn.rho), drawn.alpha), drawn)
 
 
 def no_formula_interval(cost: TokenCost, line: str) -> str | None:
-    """Return why the formula has no interval on a line, or None if it has one. On the line `serving`, pi is 1."""
     return None if line == "serving" else cost.no_interval(line) or cost.no_interval("serving")
 
 
 def cpm(book: PriceBook, at_ns: int) -> float:
-    """Return the blended price of a million serving tokens at the UTC time `at_ns`. Raises PriceBookError."""
     prices = book.tokens_at(at_ns)
     return formulas.blended_price(float(prices.input_usd_per_million), float(prices.output_usd_per_million))
 

@@ -10,9 +10,7 @@ from typing import Literal
 import duckdb
 
 from rose.ledger.ledger import Ledger
-from rose.ledger.reading import pinned
 from rose.pricing import charges
-from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.document import RunFacts
 from rose.pricing.figures import BookFacts, Figures, Stamp
@@ -20,13 +18,13 @@ from rose.pricing.marginal_cost.marginal import Marginal, marginal
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows, set_variables, snapshot_pinned
+from rose.pricing.query import pin, refuse_archived, rows, set_variables, snapshot_pinned
 from rose.pricing.run import cost_per_correct, tokens
-from rose.pricing.run.rollout_output import RolloutOutput, rollout_outputs, together
-from rose.pricing.run.tokens import Tokens
+from rose.pricing.run.tokens import RolloutOutput, Tokens, rollout_outputs, together
 
 #: Required events of a report: devices for the cost of a run, verdicts for the cost of a correct answer.
 Needs = Literal["device", "verdict"]
+UNKNOWN_S, LEAST_S = 86_400, 300  #: Timeout without a known expiry, and the shortest one: long steps record nothing.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +48,6 @@ class PricedRun:
 
     @property
     def cpm_usd(self) -> float:
-        """Return CPM, dollars per million tokens, at the prices of the run's start. Raises PriceBookError."""
         return cost_per_correct.cpm(self.book, self.run.began_ns)
 
 
@@ -58,15 +55,14 @@ class PricedRun:
 def priced(
     ledger: Ledger, run_id: str | None = None, price_book: str | Path | PriceBook | None = None, needs: Needs = "device"
 ) -> Iterator[PricedRun]:
-    """Price a run. By default it is the newest run that has events of the kind `needs`.
+    """Price a run, or else the newest run that has events of the kind `needs`.
 
-    Raises PricingError if the ledger does not verify, unless this is allowed. Raises PricingError if the run is
-    unknown, if its provenance is mixed, or if its device time is missing or does not add up. Raises PriceBookError for
-    an unusable price book or a missing price."""
+    Raises PricingError if the ledger does not verify, or if the run is unknown, of mixed provenance, or without device
+    time. Raises PriceBookError for an unusable price book or a missing price."""
     with closing(ledger.connect()) as connection:
-        pinned.pin(connection, ledger)
+        pin(connection, ledger)
         run_id = newest_run(connection, needs) if run_id is None else run_id
-        preconditions.refuse_archived(ledger, connection, run_id)
+        refuse_archived(ledger, connection, run_id)
         run = run_facts(connection, run_id)
         book = choice.choose(ledger, price_book, run_id=run_id, own=partial(choice.own_books, connection, run_id))
         charged = charges.price(ledger, book, run_id=run_id)
@@ -105,8 +101,6 @@ def priced(
 
 
 def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -> str:
-    """Return the newest run that has events of the kind `needs`, or else the newest run. Raises PricingError without
-    runs."""
     set_variables(connection, needs=needs)
     runs = rows(connection, "run/newest")
     if not runs:
@@ -115,7 +109,6 @@ def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -
 
 
 def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
-    """Return the facts of a run. Raises PricingError if the run is unknown, or if its provenance is mixed."""
     set_variables(connection, run_id=run_id)
     runs = rows(connection, "run/facts")
     if not runs:
@@ -126,3 +119,10 @@ def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
             f"run {run_id} mixes events of different provenance ({', '.join(mix)}); no figure may be made of both"
         )
     return RunFacts(**{field.name: facts[field.name] for field in fields(RunFacts)})
+
+
+def silent(*, status: str, provenance: str, heard_us: int, expires_s: float | None, now_us: int) -> bool:
+    """Return whether a live run has not ended, and its timeout has passed since `heard_us`, the UTC microseconds of the
+    last event of its fleet."""
+    allowed_s = UNKNOWN_S if expires_s is None else max(expires_s, LEAST_S)
+    return status == "running" and provenance == "live" and now_us - heard_us > allowed_s * 1_000_000

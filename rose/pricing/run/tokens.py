@@ -1,14 +1,14 @@
 """Rollout tokens by placement and fate, and how uncertain the price of a token is.
 
-A token counts once, on the engine that made it: generated = accepted + rejected + stale + lost + open. Accepted,
-rejected and open tokens are useful. Stale and lost tokens are waste. [D] The price is dollars over tokens.
+A token counts once, on the engine that made it: generated = accepted + rejected + stale + lost + open. Stale and lost
+tokens are waste, the others useful. [D] The price is dollars over tokens.
 
 The run's time is divided into equal blocks, which count as independent (batch means: Law, Simulation Modeling and
-Analysis, ch. 9). The variance is that of a ratio under cluster sampling, with Student's t. The dollars of a block are
-its rollout time at the mean price of each device class."""
+Analysis, ch. 9). The variance is that of a ratio under cluster sampling, with Student's t. A block's dollars are its
+rollout time at each device class's mean price."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import sqrt
@@ -16,7 +16,11 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import polars as pl
 
+from rose.pricing.charges import Charges
+from rose.pricing.charges.allocation import shared
+from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.query import rows, set_variables
 from rose.pricing.stats.bootstrap import RESAMPLES, Floats
 from rose.pricing.stats.uncertainty import Clusters, ratio_variance
@@ -47,7 +51,6 @@ class Tokens:
 
     @property
     def wasted_share(self) -> Fraction | None:
-        """Return w = wasted / generated, or None without tokens."""
         return Fraction(self.wasted, self.generated) if self.generated else None
 
 
@@ -59,21 +62,19 @@ def count(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Token
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The relative standard error of a token's price, and the degrees of freedom of this error."""
+    """The relative standard error of a token's price, and its degrees of freedom."""
 
     relative: float
     freedom: int
 
     def draws(self, seed: int) -> Floats:
-        """Return random factors around 1, one for each resample."""
         return 1 + self.relative * np.random.default_rng(seed).standard_t(self.freedom, RESAMPLES)
 
 
 def spreads(blocks: Iterable[Mapping[str, Any]], usd_per_ns: Mapping[tuple[str, str], float]) -> dict[str, Spread]:
-    """Return the spreads of `borrowed`, `dedicated`, and `loaded`. The last one counts all time of dedicated devices.
+    """Return the spreads of `borrowed`, `dedicated`, and `loaded`: all time of dedicated devices.
 
-    `blocks` has the rows of `rollout_blocks`, and `usd_per_ns` the mean price by (placement, device class). A placement
-    is left out if fewer than `BLOCKS_MIN` blocks have tokens."""
+    `usd_per_ns` has mean prices by (placement, device class). A placement needs tokens in `BLOCKS_MIN` blocks."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
     for row in blocks:
         price = usd_per_ns.get((row["placement"], row["device_class"]), 0.0)
@@ -95,3 +96,51 @@ def _spread(pairs: list[tuple[float, float]]) -> Spread | None:
     variance = ratio_variance(y, x, Clusters.of(pairs))
     assert variance is not None
     return Spread(sqrt(variance) * x / y, len(pairs) - 1)
+
+
+USEFUL = ("accepted", "rejected", "open")
+_FATES = {"generated": (*USEFUL, "stale", "lost"), "useful": USEFUL, "stale": ("stale",)}
+_EXACT = ("measured_ns", "hardware_ns", "usd", "unshared_usd")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutOutput:
+    rollout_ns: int
+    measured_ns: Fraction  #: Time that the run measured; above the billed time if other runs held the device too.
+    hardware_ns: Fraction  #: Hardware time for this run; less than `measured_ns` if several runs worked on the device.
+    usd: Fraction
+    unshared_usd: Fraction  #: Price of `hardware_ns` on a device that nobody shares.
+    generated: int
+    useful: int
+    stale: int
+
+
+def rollout_outputs(charges: Charges) -> dict[tuple[str, str], RolloutOutput]:
+    tokens = (pl.col("tokens").filter(pl.col("fate").is_in(fates)).sum().alias(name) for name, fates in _FATES.items())
+    rollout = charges.frame.filter((pl.col("kind") == "capacity") & (pl.col("bucket") == "rollout"))
+    summed = rollout.group_by("pool", "device_class").agg(pl.col("ns", "cost_nano").sum(), *tokens)
+    beyond: dict[tuple[str, str], list[Fraction]] = defaultdict(lambda: [Fraction(0)] * 3)
+    for time in shared(charges):
+        if time.bucket == "rollout":
+            more = time.others_ns, (time.hardware_share - 1) * time.ns, (time.hardware_share - 1) * time.cost_nano
+            key = time.pool, time.device_class
+            beyond[key] = [one + other for one, other in zip(beyond[key], more, strict=True)]
+    by_class = {}
+    for pool, device_class, ns, nano, *counts in summed.sort("pool", "device_class").iter_rows():
+        others_ns, hardware_ns, hardware_nano = beyond[pool, device_class]
+        by_class[pool, device_class] = RolloutOutput(
+            rollout_ns=ns,
+            measured_ns=ns + others_ns,
+            hardware_ns=ns + hardware_ns,
+            usd=Fraction(nano, NANO_USD_PER_USD),
+            unshared_usd=(nano + hardware_nano) / NANO_USD_PER_USD,
+            **dict(zip(_FATES, counts, strict=True)),
+        )
+    return by_class
+
+
+def together(parts: Sequence[RolloutOutput]) -> RolloutOutput:
+    sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in RolloutOutput.__slots__}
+    for name in _EXACT:
+        sums[name] = Fraction(sums[name])
+    return RolloutOutput(**sums)

@@ -1,4 +1,4 @@
-"""Periods and times in the reader's time zone. A zone whose offset from UTC is not a whole hour is refused."""
+"""Periods and times in the reader's time zone, whose offset from UTC must be whole hours."""
 
 import re
 from collections.abc import Iterator
@@ -53,8 +53,7 @@ class Calendar:
         return ZoneInfo(self.tz)
 
     def period(self, text: str, now_ns: int) -> Period:
-        """Return the period that `text` names in one of FORMS. Raises QuestionError, also for a period of over ten
-        years."""
+        """Return the period that `text` names in one of FORMS, at most ten years. Raises QuestionError."""
         first, dots, last = text.partition("..")
         begin, end = self._bounds(first, now_ns)[0], self._bounds(last if dots else first, now_ns)[1]
         if end - begin > _DAYS_MAX * NS_PER_DAY:
@@ -64,8 +63,7 @@ class Calendar:
         return Period(begin, end)
 
     def text(self, period: Period) -> str:
-        """Return a period as text in this zone. For whole days, the text has the first and last day. Otherwise it has
-        both points in time."""
+        """Return a period in this zone: its first and last day if they are whole, or else both points in time."""
         if self.day_begins(period.from_ns) and self.day_begins(period.to_ns):
             days = (f"{moment(ns).astimezone(self.zone):%Y-%m-%d}" for ns in (period.from_ns, period.to_ns - 1))
             return f"{' through '.join(dict.fromkeys(days))}, {self.tz}"
@@ -76,7 +74,6 @@ class Calendar:
         return moment(ns).astimezone(self.zone).time() == time()
 
     def hours(self, period: Period) -> Iterator[Hour]:
-        """Return each UTC hour of a period. Raises QuestionError if a day in this zone does not begin on a UTC hour."""
         at_ns = period.from_ns
         while at_ns < period.to_ns:
             day = moment(at_ns).astimezone(self.zone).date()
@@ -116,8 +113,6 @@ class Calendar:
         return ns
 
     def _days(self, text: str, today: date) -> tuple[date, date] | None:
-        """Return the first day and the end, or None if the text has no days. Raises ValueError for a day that does not
-        exist."""
         if match := _LAST_DAYS.fullmatch(text):
             return today - timedelta(days=int(match[1])), today
         if text in ("today", "yesterday"):
@@ -153,6 +148,5 @@ def _months(first: date, count: int) -> tuple[date, date]:
 
 
 def _add(first: date, months: int) -> date:
-    """Return the date moved by `months`. Raises ValueError if the result is outside the years of the calendar."""
     number = first.year * 12 + first.month - 1 + months
     return date(number // 12, number % 12 + 1, 1)

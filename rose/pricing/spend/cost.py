@@ -37,9 +37,7 @@ _STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A period, filters, and up to six dimensions, each one of BY or `tag:NAME`.
-
-    Raises QuestionError for an unknown view, for an unknown or repeated dimension, or for more than six dimensions."""
+    """A period, filters, and up to six dimensions, each one of BY or `tag:NAME`. Raises QuestionError."""
 
     period: Period
     by: tuple[str, ...] = ()
@@ -63,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line: its value in each dimension, and its nano-dollars. In the fully loaded view, `ns` and `tokens` are 0."""
+    """A line: its value in each dimension, and its nano-dollars. Fully loaded, `ns` and `tokens` are 0."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -82,7 +80,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """The answer in nano-units. `total` is the sum of `lines`, and `bill_nano` the sum of the bill without filters."""
+    """The answer in nano-units. `lines` sum to `total`; `bill_nano` is the bill without filters."""
 
     question: Question
     lines: tuple[Line, ...]
@@ -127,8 +125,6 @@ def question(
     close: str | None = None,
     as_of: str | None = None,
 ) -> Question:
-    """Return the question that a command's options ask. Relative periods are relative to `now_ns`. Raises
-    QuestionError."""
     calendar = Calendar(tz or "UTC")
     only = {name: value for name, value in (("team", team), ("run", run)) if value is not None}
     if tag is not None:
@@ -162,7 +158,6 @@ def ask(
     question: Question,
     price_book: str | PriceBook | None = None,
 ) -> Cost:
-    """Answer a question. `price_book` prices open hours. Raises the same errors as `answer` and `bill`."""
     billed = bill(
         ledger,
         question.period,
@@ -175,7 +170,6 @@ def ask(
 
 
 def answer(billed: Bill, question: Question) -> Cost:
-    """Answer a question from a bill. Raises QuestionError if a filter has a value that no charge has."""
     charged = billed.rows if question.view == "amortized" else _fully_loaded(billed)
     names = [*question.by, *(name for name in question.only if name not in question.by)]
     dimensions = [_dimension(name, billed, charged, question.calendar) for name in names]
@@ -203,7 +197,6 @@ def answer(billed: Bill, question: Question) -> Cost:
 
 
 def unknown_team(ledger: Ledger, team: str) -> str | None:
-    """Return a warning if no run names the team, or None. Raises LedgerError."""
     with ledger.connect() as connection:
         known = {str(row["team"]) for row in rows(connection, "spend/teams") if row["team"]}
     if team in known | {UNALLOCATED}:
@@ -232,7 +225,6 @@ def _fully_loaded(billed: Bill) -> pl.LazyFrame:
 
 
 def _dimension(name: str, billed: Bill, charged: pl.LazyFrame, calendar: Calendar) -> pl.Expr:
-    """Return an expression for each charge's value in a dimension. Raises QuestionError for an unknown tag."""
     if name in TIMES:
         # Names are looked up, not made for each charge.
         hours = {hour.from_ns // 1000: getattr(hour, name) for hour in calendar.hours(billed.period)}
@@ -261,8 +253,7 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """Return the lines, sorted by time if the question divides by time, or else by cost. Lines with the same first
-    value stay together."""
+    """Return the lines by time or else by cost. Lines with the same first value stay together."""
     amounts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in sums.iter_rows(named=True):
         own = amounts[tuple(row[name] for name in question.by)]

@@ -1,9 +1,7 @@
-"""What borrowing saved in a period. There are two figures that are never added: saved against buying, and capacity
-avoided.
+"""What borrowing saved in a period: saved against buying, and capacity avoided, which are never added.
 
-Both are computed for each fleet. An RL run gets the share of its tokens, minus what its own borrowing added. The rest
-is in the row of the fleet's run, so the rows sum to the fleet's figures. A period gets the shares of its hours by
-borrowed tokens, so periods also add up."""
+Both are computed for each fleet. An RL run gets the share of its tokens, minus what its own borrowing added; the
+fleet's run gets the rest. A period gets the shares of its hours by borrowed tokens. So runs and periods add up."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -11,22 +9,20 @@ from typing import Any
 
 from rose.clock import utc
 from rose.errors import did_you_mean
-from rose.ledger import verify
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.comparison import NO_TOKENS
 from rose.pricing.borrowing.savings import Alternative
-from rose.pricing.charges import preconditions
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import one_provenance
-from rose.pricing.closing.records import postings
+from rose.pricing.closing.store import postings
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Stamp
 from rose.pricing.marginal_cost.marginal import Marginal
 from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_money, nano_usd_of
 from rose.pricing.period import Period
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows, set_variables
+from rose.pricing.query import refuse_archived_since, rows, set_variables
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
 
@@ -38,7 +34,7 @@ Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whole:
-    """The comparison of a run with dedicated devices over all its time. If it is None, `why` gives the reason."""
+    """A run's comparison with dedicated devices over all its time, or `why` there is none."""
 
     way: Alternative | None = None
     borrow: Marginal | None = None
@@ -48,11 +44,10 @@ class Whole:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodSaving:
-    """The savings in a period, in nano-dollars. If they are unknown, they are None, and `why` gives the reason.
+    """The savings in a period, in nano-dollars, or `why` they are None.
 
-    `cash_nano` is `bought_nano` plus the price of devices let go, minus `added_nano`. `bought_nano` is the purchase of
-    dedicated devices, and `added_nano` is what borrowing added. `cash_nano` has two ends: if the fleet would exist
-    anyway, and if it would not."""
+    `cash_nano` is `bought_nano` (dedicated devices), plus the price of devices let go, minus `added_nano` (borrowing).
+    It has two ends: if the fleet would exist anyway, and if it would not."""
 
     why: str | None = None
     capacity_nano: int | None = None
@@ -85,7 +80,7 @@ class RunSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """The savings of all fleets, and of runs. The savings of runs sum to those of the fleets."""
+    """The savings of all fleets, and of runs, which sum to them."""
 
     period: Period
     provenance: str
@@ -103,11 +98,9 @@ class Saved:
         return tuple(sorted({run.team for run in self.runs}))
 
     def of_team(self, team: str | None) -> PeriodSaving:
-        """Return the saving of a team, or of the fleet if `team` is None."""
         return self.fleet if team is None else added_up(run.saving for run in self.runs if run.team == team)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the savings in whole nano-dollars. `cash_saved_nano` has both ends, named by `ENDS`."""
         return {
             "period": {"from": utc(self.period.from_ns), "to": utc(self.period.to_ns)},
             "provenance": self.provenance,
@@ -132,13 +125,11 @@ def saved(
     kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the savings of a period. `team` and `run_id` choose runs. `kept` caches the runs of a ledger and price
-    book.
+    """Return the savings of a period. `team` and `run_id` choose runs. `kept` caches a ledger's runs at a price book.
 
-    `progress` receives the number of runs done and the number of all runs. Raises NothingChargedError without runs.
-    Raises QuestionError for an unknown run or team. Raises PricingError for several price books, or for several
-    provenances if none was chosen. Raises LedgerError."""
-    preconditions.refuse_archived_since(ledger, period.from_ns)
+    `progress` receives the runs done and all runs. Raises NothingChargedError without runs, QuestionError for an
+    unknown run or team, and PricingError for several price books, or for several provenances without a choice."""
+    refuse_archived_since(ledger, period.from_ns)
     provenance, found = _found(ledger, period, provenance, team, run_id)
     book = _book(ledger, period, price_book, provenance, run_id)
     kept = {} if kept is None else kept
@@ -170,7 +161,6 @@ def saved(
 def _book(
     ledger: Ledger, period: Period, price_book: str | PriceBook | None, provenance: str, run_id: str | None
 ) -> PriceBook:
-    """Return the price book of the last close in the period. Without a close, return the chosen book."""
     closes = [own[-1] for own in postings(ledger).values() if own[0].provenance == provenance]
     last = [posting for posting in closes if posting.period.from_ns < period.to_ns <= posting.period.to_ns]
     if last:
@@ -182,7 +172,6 @@ def _book(
 def _found(
     ledger: Ledger, period: Period, provenance: str | None, team: str | None, run_id: str | None
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Return the provenance, and the runs of a period. With `run_id`, return the runs of its fleet."""
     with ledger.connect() as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
@@ -202,7 +191,6 @@ def _found(
 def _shares(
     fleet: str, saving: PeriodSaving, found: Iterable[Mapping[str, Any]], wholes: Mapping[str, Whole], period: Period
 ) -> Iterator[RunSaved]:
-    """Yield the RL runs of a fleet with their shares. Then yield the fleet's run with the rest."""
     team, shares = "unallocated", []
     for row in found:
         if row["run_id"] == fleet:
@@ -216,15 +204,13 @@ def _shares(
 
 
 def _whole(ledger: Ledger, run_id: str, book: PriceBook) -> Whole | None:
-    """Return the comparison of a run, or None if it has no device. Raises PricingError for an unverified ledger. Raises
-    LedgerError."""
     try:
         with priced(ledger, run_id, book) as run:
             return Whole(way=compare(run, market=False).way, borrow=run.borrow, stamp=run.stamp)
     except NothingChargedError:
         return None
     except PricingError as error:
-        if not ledger.allow_unverified and not verify.verify(ledger).ok:
+        if not ledger.allow_unverified and not ledger.verify().ok:
             raise
         return Whole(why=str(error))
 
@@ -270,7 +256,6 @@ def added_up(savings: Iterable[PeriodSaving]) -> PeriodSaving:
 
 
 def _rest(whole: PeriodSaving, runs: PeriodSaving) -> PeriodSaving | None:
-    """Return the part of the fleet's savings that its runs do not have; None if its runs have all."""
     if whole.cash_nano is None or runs.cash_nano is None:
         return whole
     cash = _ends(one - other for one, other in zip(whole.cash_nano, runs.cash_nano, strict=True))
@@ -286,8 +271,7 @@ def _ends(ends: Iterable[int]) -> tuple[int, int]:
 
 
 def cash_text(saving: PeriodSaving, currency: str = "USD") -> str:
-    """Return a text such as `$1.20`, or `at most $1.20` if terms are unknown. If there are two ends, return both in the
-    order of ENDS."""
+    """Return a text such as `$1.20`, or `at most $1.20` if terms are unknown; both ends in the order of ENDS."""
     if saving.cash_nano is None:
         return "not known"
     ends = " or ".join(dict.fromkeys(format_money(end, currency) for end in saving.cash_nano))

@@ -18,7 +18,7 @@ from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns
 
 if TYPE_CHECKING:
-    from rose.pricing.closing.records import Posting
+    from rose.pricing.closing.store import Posting
     from rose.pricing.spend.saved import PeriodSaving, Saved
 
 
@@ -101,7 +101,6 @@ def rests_on(cost: Cost) -> str:
 
 
 def csv_text(cost: Cost) -> str:
-    """Return CSV with a row for each line, in whole units of the currency."""
     written, stamp = io.StringIO(), cost.stamp
     rows = csv.writer(written, lineterminator="\n")
     terms = {

@@ -15,7 +15,6 @@ import polars as pl
 from rose.clock import utc_us
 from rose.errors import did_you_mean
 from rose.ledger.ledger import Ledger
-from rose.pricing import book_events
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.close import user
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
@@ -82,15 +81,15 @@ def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | 
         raise PricingError(f"budget {usd!r} is not an amount; write dollars such as 12000 or 12000.50") from None
     if nano < 0 or nano.denominator != 1 or nano >= 2**63:
         raise PricingError(f"budget {usd!r} must be 0 or more dollars, with 9 decimals at most")
-    with book_events.lock(ledger):
+    with ledger.lock("closing"):
         budget = Budget(team, month.label, int(nano), "USD", utc_us(), by or user())
-        book_events.record(ledger, BUDGETED, dataclasses.asdict(budget), budget.set_us)
+        ledger.record_in_books(BUDGETED, dataclasses.asdict(budget), budget.set_us)
     return int(nano)
 
 
 def budgets(ledger: Ledger, month: Period) -> dict[str, int]:
     """Return each team's budget for the month, as last set, in nano-dollars. Raises LedgerError."""
-    recorded = (Budget(**fields) for fields in book_events.recorded(ledger, BUDGETED))
+    recorded = (Budget(**fields) for fields in ledger.book_details(BUDGETED))
     return {budget.team: budget.budget_nano for budget in recorded if budget.month == month.label}
 
 

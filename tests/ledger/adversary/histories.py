@@ -14,7 +14,6 @@ from rose.ledger.files import catalog, layout, rolled, rows, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.pricing.answers import run_report
 from tests.ledger.evidence import ledgers
 from tests.pricing.conftest import sample_events
@@ -23,8 +22,6 @@ POWER_MW = 7
 
 
 class Place:
-    """Where a ledger lies in memory; copies of it take its place in turn, so that nothing else of it changes."""
-
     def __init__(self, home):
         self.root, self.kept = home / "ledger", home / "kept"
         make(layout.create(self.root))
@@ -59,7 +56,7 @@ def _write_priced(root, writer, *, honest):
     third = -(-len(events) // 3)
     for begin in range(0, len(events), third):
         batch = [(event.kind, rows.encode(event)) for event in events[begin : begin + third]]
-        tail = segments.append(root, tail, rows.table(writer, tail.next_seq, "run", "replay", batch))
+        tail = segments.write_next(root, tail, rows.table(writer, tail.next_seq, "run", "replay", batch))
 
 
 def _other(event, honest):
@@ -83,7 +80,7 @@ def make(root, power_mw=POWER_MW):
     assert any(superseded for _, superseded in layout.all_parts(root, "a"))
     assert len(rolled.generations(root)) == 2
     catalog.connect(root).close()
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     return root
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rose.ledger.files import catalog, layout, segments
 from rose.ledger.files.rolled import FOLDER
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import change_files, edit_views, many, sql_statement
 from tests.ledger.adversary.histories import append, figures_of, write
 from tests.ledger.conftest import flip
@@ -24,14 +23,13 @@ def _newest(root, writer="a"):
 
 
 def _forge_newest(root, power_mw):
-    """Another newest segment, sound in itself, in the place of the one that the head names."""
     path = _newest(root)
     header = segments.read_header(path.read_bytes())
     table = powers("a", header.first_seq, header.last_seq - header.first_seq + 1, power_mw)
     tail = segments.Tail("a", header.epoch, header.index, header.first_seq, header.previous_sha256)
     head = (root / "heads/a.json").read_bytes()
     path.unlink()
-    segments.append(root, tail, table)
+    segments.write_next(root, tail, table)
     (root / "heads/a.json").write_bytes(head)
 
 
@@ -182,10 +180,10 @@ ACTS = {
 def test_what_was_done_is_named_and_changes_no_figure_of_an_edited_view(root, name, figures):
     act, problem = ACTS[name]
     act(root)
-    problems = verify(Ledger(root)).problems
+    problems = Ledger(root).verify().problems
     assert any(problem in found for found in problems), problems
     # Asked twice: a verification must not take the new state for the right one.
-    assert any(problem in found for found in verify(Ledger(root)).problems)
+    assert any(problem in found for found in Ledger(root).verify().problems)
     if "ledger.duckdb" in problems[0] or "foreign file" in problems[0]:
         assert figures_of(root) == figures
 
@@ -193,12 +191,12 @@ def test_what_was_done_is_named_and_changes_no_figure_of_an_edited_view(root, na
 @pytest.mark.parametrize("power_mw", range(usual(3, long=20)))
 def test_a_newest_segment_that_is_not_the_head_s_is_found_however_its_hash_sorts(root, power_mw):
     _forge_newest(root, power_mw)
-    assert any("the newest segment is missing" in problem for problem in verify(Ledger(root)).problems)
+    assert any("the newest segment is missing" in problem for problem in Ledger(root).verify().problems)
 
 
 def test_a_head_that_names_a_segment_of_another_writer_is_found(root):
     (root / "heads" / "a.json").write_bytes((root / "heads" / "b.json").read_bytes())
-    assert "heads/a.json is damaged" in str(verify(Ledger(root)).problems)
+    assert "heads/a.json is damaged" in str(Ledger(root).verify().problems)
 
 
 @many
@@ -207,4 +205,4 @@ def test_whatever_an_adversary_does_is_named_or_changes_no_figure(place, figures
     with place.copied() as root:
         for _ in range(data.draw(st.integers(1, 2))):
             (edit_views if data.draw(st.integers(0, 4)) == 0 else change_files)(root, data)
-        assert verify(Ledger(root)).problems or figures_of(root) == figures
+        assert Ledger(root).verify().problems or figures_of(root) == figures

@@ -21,7 +21,6 @@ from rose.ledger.files.examine import Seen
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.rolled import FOLDER
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import change_files, edit_views, many
 from tests.ledger.adversary.histories import append, figures_of, make, report_of
 from tests.ledger.conftest import record
@@ -115,7 +114,6 @@ def _links(root, writer):
 
 
 def _rechain(root, data, forger):
-    """A writer's live segments from one of them on, written anew with other rows and all that names them."""
     own = data.draw(st.booleans())
     writer = data.draw(st.sampled_from(["a", "b", "compaction", "rollup"]))
     chain = _links(root, writer)
@@ -142,7 +140,7 @@ def _rechain(root, data, forger):
                 column = table.schema.get_field_index(name)
                 value = pa.scalar(data.draw(st.integers(0, 9)), pa.int64())
                 table = table.set_column(column, name, pc.if_else(pc.is_valid(table[name]), value, None))
-        tail = segments.append(root, tail, table)
+        tail = segments.write_next(root, tail, table)
     for _ in range(data.draw(st.integers(0, 2)) if own else 0):
         tail = append(root, tail, 2)
 
@@ -166,7 +164,6 @@ def _rebuild_records(root, data, forger):
 
 
 def _forged_sums(root, factor):
-    """Daily sums that count each event so often, and an event of a roll-up that names them."""
     newest = rolled.newest(root)
     path = root / newest.folder / "daily_event.parquet"
     pq.write_table(pa.concat_tables([pq.read_table(path)] * factor), path)
@@ -231,7 +228,7 @@ def test_whatever_somebody_with_keys_does_shows_against_a_receipt_or_changes_no_
                     case _:
                         (root / layout.PRICING).write_bytes(b"sums of somebody")
         named = continuation.read([kept_receipt])
-        found = verify(Ledger(root), marks=continuation.marks(named))
+        found = Ledger(root).verify(marks=continuation.marks(named))
         if found.ok and not continuation.check(found, named).problems:
             assert not (root / layout.PRICING).exists(), "`rose report` would believe it"
             assert _read_by_readers(root) == read_by_readers or figures_of(root) == figures

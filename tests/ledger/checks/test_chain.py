@@ -1,5 +1,3 @@
-"""Somebody who may write to the folder, rebuilds every hash and has no key, or only a key of their own."""
-
 import dataclasses
 import hashlib
 import io
@@ -20,7 +18,6 @@ from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.segments import Tail
 from rose.ledger.growth import compaction
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import copied, record
 from tests.ledger.evidence import ledgers
@@ -34,21 +31,21 @@ def _append(root, tail, power_mw=7):
 def root(tmp_path):
     root = layout.create(tmp_path / "ledger")
     ledgers.write(root, "a", epochs=2)
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     return root
 
 
 def _of_a(root, seen=None, **asked):
     ledger = Ledger(root)
     ledger.seen = seen or ledger.seen
-    (of_writer,) = (of_writer for of_writer in verify(ledger, **asked).writers if of_writer.writer == "a")
+    (of_writer,) = (of_writer for of_writer in ledger.verify(**asked).writers if of_writer.writer == "a")
     return of_writer
 
 
 def test_what_a_verification_saw_serves_the_next_one(root):
     compaction.compact(Ledger(root), grace_s=0)
     before = dataclasses.asdict(_of_a(root))
-    assert dataclasses.asdict(_of_a(root, seen=verified.load(Ledger(root)))) == before
+    assert dataclasses.asdict(_of_a(root, seen=verified.load(Ledger(root).folder))) == before
 
 
 def _forge_compacted(root, change, until=100):
@@ -98,7 +95,7 @@ def _unsigned(manifest, table):
 def test_rows_replaced_through_a_forged_compaction_are_found(root, tmp_path, other_key):
     """Each of them makes more agree: the digests, the chain up to the merged end, signatures, or none at all."""
     compaction.compact(Ledger(root), grace_s=0)
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     registered = f"signed by the key {other_key.public}, which writers.jsonl does not"
     forgeries = [
         (lambda manifest, table: None, "its rows of seq 0 to 1 were replaced after they were written"),
@@ -113,7 +110,7 @@ def test_rows_replaced_through_a_forged_compaction_are_found(root, tmp_path, oth
     for number, (forge, says) in enumerate(forgeries):
         copy = copied(root, tmp_path / str(number))
         _forge_compacted(copy, forge)
-        assert any(says in problem for problem in verify(Ledger(copy)).problems), says
+        assert any(says in problem for problem in Ledger(copy).verify().problems), says
 
 
 def _written_anew(root, key):
@@ -137,7 +134,7 @@ def test_a_merged_segment_without_digests_was_forged(tmp_path, monkeypatch, kept
         segments.begin_epoch(root, _append(root, _append(root, segments.first_epoch(root, "a"))))
         for _ in range(2):
             compaction.compact(Ledger(root), grace_s=0)
-        assert verify(Ledger(root)).problems == []
+        assert Ledger(root).verify().problems == []
         bare = {name: "" for name in ("rows_sha256", "chain_sha256") if name != kept}
 
         def hide(manifest, _):
@@ -146,30 +143,30 @@ def test_a_merged_segment_without_digests_was_forged(tmp_path, monkeypatch, kept
             manifest["segments"] = [forged, {**after, "previous_sha256": forged["sha256"]}]
 
         _forge_compacted(root, hide, until=4)
-        assert any("it is not a manifest: it was forged" in problem for problem in verify(Ledger(root)).problems)
+        assert any("it is not a manifest: it was forged" in problem for problem in Ledger(root).verify().problems)
 
 
 def test_an_end_that_was_written_anew_without_the_key_is_found(root, other_key):
     _written_anew(root, None)
-    assert any("unsigned segment after a signed one" in p for p in verify(Ledger(root)).problems)
+    assert any("unsigned segment after a signed one" in p for p in Ledger(root).verify().problems)
     _written_anew(root, other_key)
-    assert f"signed by the key {other_key.public}, which writers.jsonl does not" in str(verify(Ledger(root)).problems)
+    assert f"signed by the key {other_key.public}, which writers.jsonl does not" in str(Ledger(root).verify().problems)
 
 
 def test_a_key_that_registers_itself_for_a_writer_with_a_key_is_a_problem_until_it_is_endorsed(root, other_key):
     _written_anew(root, other_key)
     registry.note(root, "a", other_key.public, other_key)
-    (problem,) = verify(Ledger(root)).problems
+    (problem,) = Ledger(root).verify().problems
     assert f"writer a is signed by {other_key.public}, which is not endorsed for this writer" in problem
     registry.endorse(root, other_key.public, keys.load_or_make())
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     assert (report.problems, report.notes) == ([], [])
 
 
 def test_the_key_of_a_new_writer_is_a_note_until_it_is_endorsed(root, other_key, monkeypatch):
     monkeypatch.setattr(keys, "load_or_make", lambda path=None: other_key)
     record(root, LedgerAction(action="note"), writer="far")
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     (note,) = report.notes
     assert report.problems == []
     assert note.startswith(f"key {other_key.public}, of far, was taken on first use")
@@ -193,7 +190,7 @@ def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root)
     name = f"000003-{hashlib.sha256(buffer.getvalue()).hexdigest()}.parquet"
     (root / "live/a/000001" / name).write_bytes(buffer.getvalue())
     (root / "heads/a.json").write_text(json.dumps({"segment": f"live/a/000001/{name}"}))
-    assert verify(Ledger(root)).problems == [
+    assert Ledger(root).verify().problems == [
         f"live/a/000001/{name}: its rows do not match the digest of its writer: they were replaced"
     ]
     segments.begin_epoch(root, segments.recover(root, "a"))

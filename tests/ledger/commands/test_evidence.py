@@ -46,7 +46,7 @@ def test_a_receipt_is_written_here_and_verified_against(run, tmp_path):
     ledgers.write(tmp_path / "ledger", "b")
     held = run("verify", "--against", path)
     assert held.exit_code == 0, held.output
-    assert "4 events came since the newest; 4 of them carry a time before it" in held.stdout
+    assert "4 events came since the newest" in held.stdout
     assert "The ledger is sound." in held.stdout
     told = json.loads(run("verify", "--against", path, "--key", facts["key"], "--json").stdout)
     assert told["against"]["receipts"][0]["key"] == facts["key"]

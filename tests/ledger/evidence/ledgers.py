@@ -1,5 +1,3 @@
-"""Ledgers for tests of what proves them, and what an insider makes of one who has its host's keys."""
-
 import io
 import shutil
 
@@ -23,7 +21,7 @@ def powers(writer, first_seq, count, power_mw=7, *, named=False):
 
 
 def append(root, tail, count, power_mw=7, *, named=False):
-    return segments.append(root, tail, powers(tail.writer, tail.next_seq, count, power_mw, named=named))
+    return segments.write_next(root, tail, powers(tail.writer, tail.next_seq, count, power_mw, named=named))
 
 
 def write(root, writer, *, epochs=1, per_epoch=2, power_mw=lambda seq: 7, named=False):

@@ -1,5 +1,3 @@
-"""What an insider with all keys does to a ledger, held against receipts that lie elsewhere."""
-
 import dataclasses
 import json
 import shutil
@@ -13,7 +11,6 @@ from rose.ledger.files import keys, layout
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests.ledger.conftest import record
 from tests.ledger.evidence import ledgers
 
@@ -42,7 +39,7 @@ def _keep(root, kept):
 def _held(root, kept, forged=""):
     """What the receipts say of a ledger that is sound by itself, or whose writer `forged` signs with another key."""
     named = continuation.read([kept])
-    report = verify(Ledger(root), marks=continuation.marks(named))
+    report = Ledger(root).verify(marks=continuation.marks(named))
     assert [f"writer {forged} is signed by" in problem for problem in report.problems] == ([True] if forged else [])
     return continuation.check(report, named)
 
@@ -156,7 +153,7 @@ def test_receipts_that_will_not_do_are_refused(root, kept, tmp_path):
     taken = receipt.read(path)
     other = layout.create(tmp_path / "other")
     with pytest.raises(LedgerError, match=f"{path} is of the ledger {taken.ledger}, and {other} is"):
-        continuation.check(verify(Ledger(other)), continuation.read([path]))
+        continuation.check(Ledger(other).verify(), continuation.read([path]))
     with pytest.raises(LedgerError, match=f"{path} was signed by the key {taken.key}, not by abc"):
         continuation.read([path], key="abc")
     assert list(continuation.read([kept, path], key=taken.key.upper())) == [str(path)]

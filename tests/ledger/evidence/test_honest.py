@@ -1,5 +1,3 @@
-"""An honest ledger of any shape is sound against its own receipts, whatever upkeep did to its files."""
-
 import dataclasses
 import functools
 import tempfile
@@ -13,12 +11,10 @@ from typer.testing import CliRunner
 
 from rose import cli
 from rose.events import Power
-from rose.ledger.checks import views
 from rose.ledger.evidence import continuation, receipt
 from rose.ledger.files import layout, rows, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests.ledger.conftest import events
 from tests.long_form import usual
 
@@ -40,14 +36,14 @@ def _write(root, writer, epochs):
         for half in (epoch[::2], epoch[1::2]):
             batch = [(event.kind, rows.encode(event)) for event in half]
             if batch:
-                tail = segments.append(root, tail, rows.table(writer, tail.next_seq, "r", "simulated", batch))
+                tail = segments.write_next(root, tail, rows.table(writer, tail.next_seq, "r", "simulated", batch))
 
 
 @settings(max_examples=int(usual("1", long="150")), deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories=st.lists(EPOCHS, min_size=1, max_size=3), steps=STEPS)
 def test_an_honest_ledger_is_sound_against_its_own_receipts(histories, steps):
     with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(views, "_RETRY_S", 0.0)
+        patch.setattr("rose.ledger.verify._RETRY_S", 0.0)
         root = layout.create(Path(home) / "ledger")
         receipts = {}
         for number, step in enumerate(["write", *steps]):
@@ -62,7 +58,7 @@ def test_an_honest_ledger_is_sound_against_its_own_receipts(histories, steps):
                 rollup.roll_up(Ledger(root), grace_s=0)
                 archive.archive(Ledger(root), older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
             receipts[f"receipt {number}"] = receipt.take(Ledger(root))
-            report = verify(Ledger(root), marks=continuation.marks(receipts))
+            report = Ledger(root).verify(marks=continuation.marks(receipts))
             held = continuation.check(report, receipts)
             assert (report.doubts, held.problems, held.unchecked) == ([], [], []), step
 

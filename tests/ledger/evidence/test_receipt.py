@@ -9,7 +9,6 @@ from rose.ledger.files import keys, layout, registry, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests.ledger.conftest import copied
 from tests.ledger.evidence import ledgers
 
@@ -45,7 +44,7 @@ def test_it_names_how_far_each_writer_is_and_what_it_signs_with(root):
 def test_it_names_the_roll_up_and_the_last_verification_and_is_read_as_it_was_written(root, tmp_path):
     compaction.compact(Ledger(root), grace_s=0)
     rollup.roll_up(Ledger(root))
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     taken = receipt.take(Ledger(root))
     assert taken.roll_up.generation == 0
     assert taken.verified["sound"] is True

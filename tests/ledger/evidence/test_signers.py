@@ -11,9 +11,9 @@ import pytest
 from rose.events import LedgerAction
 from rose.ledger.evidence import continuation, receipt
 from rose.ledger.files import keys, layout, registry, rolled, segments
+from rose.ledger.files.layout import CLOSING_WRITER
 from rose.ledger.growth import rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import CLOSING_WRITER, verify
 from tests.ledger.conftest import record
 from tests.ledger.evidence import ledgers
 
@@ -25,13 +25,12 @@ def agent(tmp_path):
 
 @pytest.fixture
 def root(tmp_path, agent):
-    """A ledger of a controller, and of two hosts whose keys it endorsed."""
     root = layout.create(tmp_path / "ledger")
     ledgers.write(root, "controller")
     for name, key in (("h1.agent", keys.load_or_make(tmp_path / "h1.key")), ("h2.agent", agent)):
         _write(root, name, key)
         registry.endorse(root, key.public, keys.load_or_make())
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     assert (report.problems, report.notes) == ([], [])
     return root
 
@@ -44,7 +43,7 @@ def _write(root, writer, key):
 
 def _check(root, before):
     named = {"before.json": before}
-    report = verify(Ledger(root), marks=continuation.marks(named))
+    report = Ledger(root).verify(marks=continuation.marks(named))
     return report, continuation.check(report, named).problems
 
 
@@ -70,7 +69,7 @@ def test_a_host_that_joins_or_is_renamed_is_endorsed_by_the_controllers_key(root
     before, new = receipt.take(Ledger(root)), keys.load_or_make(tmp_path / "h3.key")
     _write(root, "h3.agent", new)
     _write(root, "renamed.agent", agent)
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     assert report.problems == []
     assert len(report.notes) == 2
     registry.endorse(root, new.public, keys.load_or_make())
@@ -87,7 +86,6 @@ def as_agent(root, tmp_path):
 
 
 def _forge_sums(root):
-    """Count each event twice in the newest daily sums, and record a roll-up that says so."""
     newest = rolled.newest(root)
     folder = root / newest.folder
     path = folder / "daily_event.parquet"
@@ -104,11 +102,11 @@ def test_whoever_has_the_folder_rolls_it_up_and_forges_no_sums(root, agent, as_a
     """Several hosts roll up one ledger in turn; a note says whose key is not endorsed for it."""
     _write(root, "h2.agent", agent)
     rollup.roll_up(Ledger(root))
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     assert report.problems == []
     assert [note.split(" is signed by")[0] for note in report.notes] == ["writer rollup"]
     _forge_sums(root)
-    (problem,) = verify(Ledger(root)).problems
+    (problem,) = Ledger(root).verify().problems
     assert problem.startswith("rollup/000000/daily_event.parquet: ")
     assert agent.public in problem
 
@@ -116,9 +114,9 @@ def test_whoever_has_the_folder_rolls_it_up_and_forges_no_sums(root, agent, as_a
 def test_an_event_of_the_books_by_the_key_of_another_writer_is_a_problem(root, agent, as_agent):
     detail = {"name": "b", "version": "1", "sha256": "0" * 64, "text": "", "adopted_us": 1, "adopted_by": "h2"}
     record(root, LedgerAction(action="adopted", detail_json=json.dumps(detail)), writer=CLOSING_WRITER, run_id="ledger")
-    (problem,) = verify(Ledger(root)).problems
+    (problem,) = Ledger(root).verify().problems
     assert problem.startswith(f"live/{CLOSING_WRITER}/")
     assert agent.public in problem
     as_agent.undo()
     registry.endorse(root, agent.public, keys.load_or_make(), CLOSING_WRITER)
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []

@@ -1,15 +1,13 @@
-"""Daily sums that say something else than their events, in their rows or in the footers that readers go by."""
-
 import datetime
 import struct
 
 import duckdb
 import pytest
 
-from rose.ledger.checks.sums import sum_faults
 from rose.ledger.files import layout, rolled
 from rose.ledger.growth import rollup
 from rose.ledger.ledger import Ledger
+from rose.ledger.verify import sum_faults
 from tests.ledger.conftest import ask
 from tests.ledger.evidence import ledgers
 

@@ -8,7 +8,6 @@ import pytest
 from rose.ledger.files import keys, layout, registry, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def test_a_registry_that_was_changed_is_named_and_stops_no_writer(root, change, 
     with pytest.raises(LedgerError, match=what):
         registry.lines(root)
     segments.first_epoch(root, "d")
-    assert any(what in problem for problem in verify(Ledger(root)).problems)
+    assert any(what in problem for problem in Ledger(root).verify().problems)
 
 
 def test_a_writer_that_was_killed_before_it_was_named_is_named_when_it_opens_again(root):
@@ -52,7 +51,7 @@ def test_a_writer_that_was_killed_before_it_was_named_is_named_when_it_opens_aga
     lines = (root / registry.FILE).read_bytes()
     segments.first_epoch(root, "b")
     (root / registry.FILE).write_bytes(lines)
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     segments.recover(root, "b")
     assert _known(root) == ["a", "b"]
 
@@ -115,7 +114,7 @@ def test_a_key_is_endorsed_before_its_writer_uses_it(root, other_key):
             registry.endorse(root, key, keys.load_or_make(), writer)
     assert registry.endorse(root, other_key.public, keys.load_or_make(), "a") == ["a"]
     assert registry.keys_of(registry.lines(root), "a") == {keys.load_or_make().public, other_key.public}
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 @pytest.mark.parametrize("forged", ["line", "endorsement", "id"])
@@ -129,7 +128,7 @@ def test_lines_that_the_named_key_did_not_sign_are_found(root, other_key, forged
     else:
         second["key" if forged == "endorsement" else "writer"] = other_key.public if forged == "endorsement" else "c"
         path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
-    problems = verify(Ledger(root)).problems
+    problems = Ledger(root).verify().problems
     assert any("line 2, of writer" in problem and "is not signed by the key" in problem for problem in problems)
 
 
@@ -141,9 +140,9 @@ def test_a_writer_that_no_known_key_names_is_a_note_until_it_is_endorsed(root, t
     for folder in ("live/rig", "heads"):
         shutil.copytree(elsewhere / folder, root / folder, dirs_exist_ok=True)
     registry.note(root, "rig", keys.load_or_make().public, None)
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     (note,) = report.notes
     assert report.problems == []
     assert note.startswith(f"writer rig is signed by {keys.load_or_make().public}, which no known key endorsed")
     registry.endorse(root, keys.load_or_make().public, keys.load_or_make(), "rig")
-    assert verify(Ledger(root)).notes == []
+    assert Ledger(root).verify().notes == []

@@ -32,7 +32,7 @@ def test_any_events_come_back_as_they_were_recorded(any_event, data):
         for batch in batches:
             first = tail.next_seq
             encoded = [(event.kind, rows.encode(event)) for event in batch]
-            tail = segments.append(root, tail, rows.table("w", first, "r", "replay", encoded))
+            tail = segments.write_next(root, tail, rows.table("w", first, "r", "replay", encoded))
         with catalog.connect(root) as connection:
             cursor = connection.execute("SELECT * FROM event ORDER BY seq")
             names = [item[0] for item in cursor.description or []]
@@ -57,9 +57,9 @@ def _one(seq, lease):
 def test_each_segment_names_the_one_before_it_across_epochs(tmp_path, lease):
     root = layout.create(tmp_path)
     tail = segments.first_epoch(root, "w")
-    tail = segments.append(root, tail, _one(0, lease))
+    tail = segments.write_next(root, tail, _one(0, lease))
     tail = segments.begin_epoch(root, tail)
-    segments.append(root, tail, _one(1, lease))
+    segments.write_next(root, tail, _one(1, lease))
     paths = sorted(root.glob("live/w/*/*.parquet"))
     headers = [segments.read_header(path.read_bytes()) for path in paths]
     assert [(header.epoch, header.index) for header in headers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -70,7 +70,7 @@ def test_each_segment_names_the_one_before_it_across_epochs(tmp_path, lease):
 
 def test_each_segment_signs_the_link_of_its_content(tmp_path, lease):
     root = layout.create(tmp_path)
-    tail = segments.append(root, segments.first_epoch(root, "w"), _one(0, lease))
+    tail = segments.write_next(root, segments.first_epoch(root, "w"), _one(0, lease))
     with pytest.raises(LedgerError, match="restore its file"):
         segments.begin_epoch(root, replace(tail, key=None))
     tail = segments.begin_epoch(root, replace(tail, key=None, signed_by=""))
@@ -93,7 +93,7 @@ def test_a_writer_does_not_go_on_from_a_segment_that_another_signed(tmp_path, le
     root = layout.create(tmp_path)
     tail = segments.first_epoch(root, "w")
     forger = SimpleNamespace(public=tail.key.public, sign=lambda _: "00" * 64)
-    segments.append(root, replace(tail, key=forger), _one(0, lease))
+    segments.write_next(root, replace(tail, key=forger), _one(0, lease))
     with pytest.raises(LedgerError, match="its signature is not by the key"):
         segments.recover(root, "w")
 
@@ -103,7 +103,7 @@ def test_a_writer_is_found_where_it_stood(tmp_path, lease):
     assert segments.recover(root, "w") is None
     tail = segments.first_epoch(root, "w")
     assert segments.recover(root, "w") == tail
-    tail = segments.append(root, tail, _one(0, lease))
+    tail = segments.write_next(root, tail, _one(0, lease))
     (root / "live/w/000000/.half.123.tmp").write_bytes(b"what a killed process left")
     (root / "heads/.w.json.123.123.tmp").write_bytes(b"what it left beside")
     (root / "heads/w.json").unlink()
@@ -121,19 +121,19 @@ def test_a_segment_is_announced_before_it_is_written(tmp_path, lease):
     assert segments.read_head(root, "w") == empty
     away = first.parent.rename(root / "away")
     with pytest.raises(FileNotFoundError):
-        segments.append(root, tail, table)
+        segments.write_next(root, tail, table)
     head = segments.read_head(root, "w")
     away.rename(first.parent)
     assert segments.recover(root, "w") == tail
     assert segments.read_head(root, "w") == empty
-    segments.append(root, tail, table)
+    segments.write_next(root, tail, table)
     assert head == segments.Head(empty.segment, segments.read_head(root, "w").segment)
 
 
 @pytest.mark.parametrize("fault", ["newest changed", "newest gone", "all gone"])
 def test_a_writer_does_not_write_over_a_fault(tmp_path, lease, fault):
     root = layout.create(tmp_path)
-    tail = segments.append(root, segments.first_epoch(root, "w"), _one(0, lease))
+    tail = segments.write_next(root, segments.first_epoch(root, "w"), _one(0, lease))
     first, newest = sorted(root.glob("live/w/*/*.parquet"))
     if fault == "newest changed":
         newest.write_bytes(newest.read_bytes()[:-1] + b"x")

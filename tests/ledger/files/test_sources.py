@@ -13,7 +13,6 @@ from rose.ledger.files import catalog, layout, rows, sources
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query
-from rose.ledger.verify import verify
 from tests.ledger.conftest import ask, close_epochs, copied, record
 from tests.long_form import usual
 
@@ -81,7 +80,7 @@ def test_many_merged_files_are_read_as_few_are(make, monkeypatch, lease):
             views = [connection.execute(f"DESCRIBE {view}").fetchall() for view in names]
             stored = connection.execute("FROM event ORDER BY writer, seq").fetchall()
             answers.append((views, stored, connection.execute("FROM daily_event ORDER BY ALL").fetchall()))
-        assert verify(Ledger(root)).problems == []
+        assert Ledger(root).verify().problems == []
     assert answers[0] == answers[1]
     assert answers[0][1]
 
@@ -99,18 +98,18 @@ def test_many_merged_files_are_not_opened_to_make_a_catalog(make, monkeypatch, l
 
 def test_a_ledger_that_was_moved_is_sound_and_the_next_reader_puts_it_right(make, tmp_path):
     root = make("old")
-    assert verify(Ledger(root)).notes == []
+    assert Ledger(root).verify().notes == []
     for name in usual([ALL_NAMES], long=NAMES):
         old, root = root, tmp_path / name / "moved"
         root.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(old, root)
-        report = verify(Ledger(root))
+        report = Ledger(root).verify()
         assert report.problems == []
         assert len(report.notes) == 1
         assert f"it reads the files at {old}, from where the ledger was moved" in report.notes[0]
         assert query(Ledger(root), "SELECT lease_id FROM lease").rows == [("l",)]
         _reads_well(root, tmp_path)
-        assert verify(Ledger(root)).notes == []
+        assert Ledger(root).verify().notes == []
 
 
 def test_an_edit_of_a_moved_catalog_is_no_move(make, tmp_path):
@@ -118,6 +117,6 @@ def test_an_edit_of_a_moved_catalog_is_no_move(make, tmp_path):
     shutil.move(make("old"), root)
     with duckdb.connect(root / layout.CATALOG) as client:
         client.execute("CREATE MACRO main.sum(x) AS 2 * x")
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     assert any("macro main.sum is foreign" in problem for problem in report.problems)
     assert report.notes == []

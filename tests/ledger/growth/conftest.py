@@ -32,7 +32,6 @@ def s3(monkeypatch):
 
 @pytest.fixture(scope="session")
 def archivable_made(tmp_path_factory, lease):
-    """A ledger of three compacted files and an open epoch, all of them old, and rolled up."""
     root = tmp_path_factory.mktemp("archivable") / "ledger"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)

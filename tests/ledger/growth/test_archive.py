@@ -7,10 +7,8 @@ from rose.ledger.files import catalog, layout, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import archive as archiving
 from rose.ledger.growth import compaction
-from rose.ledger.growth.archive import archive, restore
-from rose.ledger.growth.store import Store
+from rose.ledger.growth.archive import Store, archive, restore
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, flip, record
 from tests.ledger.growth.conftest import DAY_US, FIRST_US, count_by_engines, days_since, details, seqs, states
@@ -30,7 +28,7 @@ def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root, t
     assert [path.stat().st_mtime_ns for path in copies] == written
     assert len(details(root, "archived")) == 2
     assert seqs(root) == before
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 def test_a_part_leaves_and_the_chain_still_holds(root, tmp_path, lease):
@@ -44,7 +42,7 @@ def test_a_part_leaves_and_the_chain_still_holds(root, tmp_path, lease):
     compaction.compact(Ledger(root), grace_s=0)
     files = {path.stem for path in root.glob("compacted/w/*.parquet")}
     assert not files & {path.stem for path in root.glob("archived/w/*.json")}
-    report = next(found for found in verify(Ledger(root)).writers if found.writer == "w")
+    report = next(found for found in Ledger(root).verify().writers if found.writer == "w")
     assert (report.problems, report.events, report.archived_events, report.first_seq) == ([], 12, gone, 0)
     assert ask(root, "SELECT sum(changes) FROM daily_lease")[0] == (12,), "daily sums outlive the events"
     detail = details(root, "archived")[0]
@@ -52,7 +50,7 @@ def test_a_part_leaves_and_the_chain_still_holds(root, tmp_path, lease):
     assert detail["url"] == f"file://{away}/{detail['file']}"
     with LedgerWriter.open(root, "w", "r") as writer:
         assert writer.record(lease()) == 12
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 def test_what_was_archived_comes_back(root, tmp_path):
@@ -62,14 +60,14 @@ def test_what_was_archived_comes_back(root, tmp_path):
     assert (found.parts, len(found.missing)) == (0, 3)
     early = restore(Ledger(root), str(tmp_path / "away"), until_us=FIRST_US + 2 * DAY_US)
     assert (early.parts, early.missing, states(root)[:2]) == (1, [], ["compacted", "archived"])
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     assert restore(Ledger(root), str(tmp_path / "away")).parts == 2
     assert restore(Ledger(root), str(tmp_path / "away")).parts == 0
     assert seqs(root) == list(range(12))
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     assert len(details(root, "restored")) == 3
     assert archive(Ledger(root), older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).left == 3
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 def test_what_is_not_rolled_up_stays(root):
@@ -85,12 +83,12 @@ def test_a_missing_event_or_a_changed_manifest_of_an_archived_part_is_a_problem(
     path = next(iter(sorted(root.glob("compacted/w/*.json"))))
     hidden = root / "archived/w" / path.name
     layout.move_file(path, hidden)
-    assert [problem for problem in verify(Ledger(root)).problems if "no archive event" in problem]
+    assert [problem for problem in Ledger(root).verify().problems if "no archive event" in problem]
     layout.move_file(hidden, path)
     archive(Ledger(root), older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     path = next(iter(sorted(root.glob("archived/w/*.json"))))
     path.write_bytes(path.read_bytes().replace(b'"first_seq": 0', b'"first_seq": 1', 1))
-    assert any(str(path.relative_to(root)) in problem for problem in verify(Ledger(root)).problems)
+    assert any(str(path.relative_to(root)) in problem for problem in Ledger(root).verify().problems)
 
 
 def test_a_damaged_file_is_refused_and_nothing_leaves(root, tmp_path):
@@ -100,7 +98,7 @@ def test_a_damaged_file_is_refused_and_nothing_leaves(root, tmp_path):
         archive(Ledger(root), older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0)
     assert "archived" not in states(root)
     path.write_bytes(content)
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 def test_a_copy_that_decayed_is_written_again_and_never_restored(root, tmp_path):
@@ -152,4 +150,4 @@ def test_compaction_never_merges_across_what_was_archived(root, monkeypatch):
     assert states(root)[:3] == ["compacted", "archived", "compacted"]
     compaction.compact(Ledger(root), grace_s=0)
     assert states(root)[:3] == ["compacted", "archived", "compacted"]
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []

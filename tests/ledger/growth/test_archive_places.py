@@ -1,5 +1,3 @@
-"""Where an archive may lie, and what is left there by one that was killed."""
-
 import shutil
 import signal
 import uuid
@@ -10,7 +8,6 @@ from rose.ledger.files import layout
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth.archive import archive, restore
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests import programs
 from tests.ledger.growth.conftest import count_by_engines, seqs, states
 from tests.long_form import usual
@@ -62,14 +59,14 @@ def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(archivabl
     for root, away, returncode, _ in killed:
         assert returncode == -signal.SIGKILL
         kept = seqs(root)
-        assert verify(Ledger(root)).problems == [], root
+        assert Ledger(root).verify().problems == [], root
         for part in layout.chain(root, "w"):
             assert part.state != "archived" or (away / f"{part.stem}.parquet").exists(), root
         assert kept == list(range(kept[0], 12)), root
         archive(Ledger(root), older_than_days=1, to=str(away), delete=True, grace_s=0)
         assert not list(root.glob("compacted/w/*"))
         assert states(root)[:3] == ["archived"] * 3
-        assert verify(Ledger(root)).problems == [], root
+        assert Ledger(root).verify().problems == [], root
         assert count_by_engines(str(away), {}) == {seqs(root)[0]}
 
 
@@ -81,9 +78,9 @@ def test_to_and_from_s3(root, s3):
     assert (copied.events, done.left, done.url) == (done.events, 3, url)
     assert not list(root.glob("compacted/w/*"))
     assert count_by_engines(url, options) == {done.events}
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     assert restore(Ledger(root), url).events == done.events
     assert seqs(root) == list(range(12))
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     with pytest.raises(LedgerError, match="s3://no-such-bucket/x/compacted/w/"):
         archive(Ledger(root), older_than_days=1, to="s3://no-such-bucket/x", delete=True)

@@ -14,7 +14,6 @@ from rose.ledger.files.layout import LedgerError, Part
 from rose.ledger.growth import compaction
 from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, plan, unsettled
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, copied, flip, record
 from tests.long_form import usual
@@ -42,7 +41,6 @@ print(reads, before)
 
 @pytest.fixture(scope="module")
 def root_made(tmp_path_factory, lease):
-    """A ledger whose writer left three closed epochs of two segments and one that is being written."""
     leases = (lease(lease_id=f"l{n}", event_id="same" if n in (1, 5) else None) for n in range(7))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
@@ -67,7 +65,7 @@ def test_closed_epochs_become_one_file_and_nothing_else_changes(root):
         f"live/w/000003/{layout.SEGMENT_PATTERN}",
     ]
     assert _events(root) == before
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     assert report.problems == []
     assert [(w.segments, w.events) for w in report.writers if w.writer == "w"] == [(11, 7)]
 
@@ -80,7 +78,7 @@ def test_what_was_merged_is_removed_after_the_grace_period(root):
     assert compact(Ledger(root), grace_s=0).parts_removed == 3
     assert layout.epochs(root, "w") == [3]
     assert _events(root) == before
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 def test_what_was_merged_is_an_event(root):
@@ -122,7 +120,7 @@ def test_readers_never_notice(tmp_path, lease, monkeypatch):
             if n % 20 == 19:
                 done = compact(Ledger(root), grace_s=3)
                 merged, removed = merged + done.merged_segments, removed + done.parts_removed
-                assert verify(Ledger(root)).problems == []
+                assert Ledger(root).verify().problems == []
         stop.touch()
         said = [reader.communicate() for reader in readers]
     assert {error for _, error in said} == {""}
@@ -186,7 +184,7 @@ def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have
     tail = segments.first_epoch(made, "w")
     for events in (1, 1, 1, 1, 4, 4, 4, 4):
         batch = [("lease", rows.encode(lease()))] * events
-        tail = segments.append(made, tail, rows.table("w", tail.next_seq, "r", "live", batch))
+        tail = segments.write_next(made, tail, rows.table("w", tail.next_seq, "r", "live", batch))
         tail = segments.begin_epoch(made, tail)
     merges = compact(Ledger(undisturbed := copied(made, tmp_path / "undisturbed"))).files_written
     assert merges > 2
@@ -207,7 +205,7 @@ def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have
                 compact(Ledger(root))
         compact(Ledger(root))
         assert layout.parts(root, "w") == layout.parts(undisturbed, "w"), number
-        assert verify(Ledger(root)).problems == []
+        assert Ledger(root).verify().problems == []
 
 
 def test_a_compaction_whose_catalog_finds_no_room_leaves_the_old_one_and_all_it_reads(root, monkeypatch):
@@ -228,4 +226,4 @@ def test_a_compaction_whose_catalog_finds_no_room_leaves_the_old_one_and_all_it_
     refusing = False
     compact(Ledger(root), grace_s=0)
     assert _events(root) == before
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []

@@ -8,12 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger.checks import views
-from rose.ledger.checks.sums import sum_faults
 from rose.ledger.files import layout, rows, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
+from rose.ledger.verify import faulty_events, sum_faults
 from tests.ledger.conftest import ask, close_epochs, copied
 from tests.long_form import usual
 
@@ -29,7 +27,7 @@ def _write(root, writer, events):
     tail = segments.recover(root, writer)
     tail = segments.first_epoch(root, writer) if tail is None else segments.begin_epoch(root, tail)
     batch = [(event.kind, rows.encode(event)) for event in events]
-    segments.append(root, tail, rows.table(writer, tail.next_seq, "r", "live", batch))
+    segments.write_next(root, tail, rows.table(writer, tail.next_seq, "r", "live", batch))
 
 
 def _counted(root):
@@ -41,7 +39,7 @@ def _summed(root):
 
 
 def _named(root):
-    return [(fault.writer, fault.seq, fault.fault) for fault in views.faulty_events(root)[1]]
+    return [(fault.writer, fault.seq, fault.fault) for fault in faulty_events(root)[1]]
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def test_no_writer_replaces_a_record_by_an_earlier_time(root):
     for writer in ("z", "a", "m"):
         _write(root, writer, [_power("x", 9, 0)])
     assert _counted(root) == [("x", 1)]
-    faults = [(fault.writer, fault.seq) for fault in views.faulty_events(root)[1]]
+    faults = [(fault.writer, fault.seq) for fault in faulty_events(root)[1]]
     assert faults == [("a", 0), ("m", 1), ("z", 0)], "the replacing records, not the original"
 
 
@@ -85,7 +83,7 @@ def test_a_writer_that_came_earlier_does_not_replace_a_record_that_the_daily_sum
         assert _summed(rolled_up) == {"a": 1, "z": 1}
         assert _named(rolled_up) == [("a", 1, CHANGED)]
     assert sum_faults(rolled_up) == ([], None, ())
-    assert verify(Ledger(rolled_up)).problems == []
+    assert Ledger(rolled_up).verify().problems == []
 
 
 def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_up, tmp_path):
@@ -139,5 +137,5 @@ def test_times_names_and_upkeep_change_nothing_of_what_counts(tmp_path_factory, 
         assert len({event_id for event_id, _ in counted}) == len(counted)
         assert sum(_summed(root).values()) == len(counted)
     assert sum_faults(root) == ([], None, ())
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     shutil.rmtree(home)

@@ -7,7 +7,6 @@ import pytest
 from rose.ledger.files import catalog, layout
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests import programs
 from tests.ledger.conftest import close_epochs, copied
 from tests.ledger.evidence import ledgers
@@ -36,7 +35,6 @@ ACTS = {
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory):
-    """A ledger in which each upkeep has something to make and something to remove."""
     root = layout.create(tmp_path_factory.mktemp("grown") / "ledger")
     for _ in range(2):
         for writer in ("a", "b"):
@@ -47,7 +45,7 @@ def grown(tmp_path_factory):
     ledgers.write(root, "a", named=True)
     close_epochs(root)
     catalog.connect(root).close()
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     return root
 
 
@@ -59,6 +57,6 @@ def test_a_kill_before_any_step_is_no_tampering(grown, tmp_path, act):
         catalog.connect(root).close()
         ended, _ = programs.run(f"{PROGRAM}\n{ACTS[act]}", root, step)
         assert ended in (0, -signal.SIGKILL)
-        assert (step, verify(Ledger(root)).problems) == (step, [])
+        assert (step, Ledger(root).verify().problems) == (step, [])
         step += usual(67, long=1)
     assert step > 10

@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger.checks.sums import sum_faults
 from rose.ledger.files import layout, rolled, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.rollup import merged_files
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
+from rose.ledger.verify import sum_faults
 from rose.ledger.writer import LedgerWriter
 from tests import programs
 from tests.ledger.conftest import ask, record
@@ -88,7 +87,7 @@ def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root):
     assert sum(numbers_of_ids(root).values()) == 4
     write(root, "id-0", writer="b", run_id="another")
     assert counted(root) == before + 3
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     assert sum_faults(root) == ([], None, ())
 
 
@@ -116,12 +115,12 @@ def test_kill_9_before_a_file_of_ids_counts(root, moment):
     assert in_folder(root) == ({"000000", "000001"} if moment == "rename" else {"000000"})
     assert numbers_of_ids(root) == {"000000": 2}
     assert counted(root) == before
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     # Nobody's: the retry of an id in it counts until a generation names it.
     rollup.roll_up(Ledger(root), grace_s=0)
     assert counted(root) == before
     assert numbers_of_ids(root) == {"000001": 3}
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     assert sum_faults(root) == ([], None, ())
 
 
@@ -130,15 +129,15 @@ def test_a_damaged_file_of_ids_is_named_and_not_merged(root):
     rollup.roll_up(Ledger(root))
     table = pq.read_table(root / rolled.id_file(0))
     pq.write_table(table.set_column(2, "event_id", pa.array(["x"])), root / rolled.id_file(0))
-    assert verify(Ledger(root)).problems == ["rollup/ids/000000.parquet: its bytes were changed after it was written"]
+    assert Ledger(root).verify().problems == ["rollup/ids/000000.parquet: its bytes were changed after it was written"]
     assert sum_faults(root)[0] == ["rollup/ids: 2 rows are not the ids of the events that are counted"]
     write(root, "b")
     with pytest.raises(LedgerError, match=r"rollup/ids/000000.parquet was changed after it was written"):
         rollup.roll_up(Ledger(root))
     (root / rolled.id_file(0)).unlink()
-    assert verify(Ledger(root)).problems == ["rollup/ids/000000.parquet: it is missing"]
+    assert Ledger(root).verify().problems == ["rollup/ids/000000.parquet: it is missing"]
     (root / rolled.ID_FOLDER / "x.parquet").touch()
-    assert "rollup/ids/x.parquet: a foreign name: no file of a ledger has it" in verify(Ledger(root)).problems
+    assert "rollup/ids/x.parquet: a foreign name: no file of a ledger has it" in Ledger(root).verify().problems
 
 
 def test_roll_ups_of_another_form_are_made_anew_from_the_events(root, tmp_path):

@@ -12,7 +12,6 @@ from rose.ledger.files import layout, rolled, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
 from tests.ledger.conftest import ask, record
@@ -73,7 +72,7 @@ def test_a_daily_view_is_the_sum_of_the_events_however_they_were_rolled_up(any_e
                 case "compact":
                     compaction.compact(Ledger(root), grace_s=0)
             assert _differing(root) == {}
-        assert verify(Ledger(root)).problems == []
+        assert Ledger(root).verify().problems == []
 
 
 def _power(n, event_id=None):
@@ -108,25 +107,25 @@ def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root):
 def test_verify_finds_a_changed_or_missing_roll_up(root):
     _closed(root, 0, 5)
     generation = rollup.roll_up(Ledger(root)).generation
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     folder = root / "rollup" / f"{generation:06d}"
     (folder / "daily_event.parquet").write_bytes(b"PAR1")
     (folder / "daily_turn.parquet").unlink()
-    assert set(verify(Ledger(root)).problems) == {
+    assert set(Ledger(root).verify().problems) == {
         f"rollup/{generation:06d}/daily_turn.parquet: it is missing",
         f"rollup/{generation:06d}/daily_event.parquet: its bytes were changed after it was written",
     }
     content = json.loads((folder / "coverage.json").read_bytes())
     (folder / "coverage.json").write_text(json.dumps({**content, "writers": {}}))
-    assert any("coverage.json: no roll-up event names it" in problem for problem in verify(Ledger(root)).problems)
+    assert any("coverage.json: no roll-up event names it" in problem for problem in Ledger(root).verify().problems)
     (folder / "coverage.json").write_text("{")
-    assert any("coverage.json is damaged" in problem for problem in verify(Ledger(root)).problems)
+    assert any("coverage.json is damaged" in problem for problem in Ledger(root).verify().problems)
     with pytest.raises(LedgerError, match=r"coverage.json is damaged; remove the folder"):
         rollup.roll_up(Ledger(root))
     shutil.rmtree(folder)
     rollup.roll_up(Ledger(root))
     assert _counted(root)["a"] == 5
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 @pytest.mark.long

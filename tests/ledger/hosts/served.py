@@ -1,5 +1,3 @@
-"""A ledger service on a port of its own; in a fleet the controller has it."""
-
 import asyncio
 import socket
 import sys

@@ -1,5 +1,3 @@
-"""The access log of a gateway, with a real writer, on a disk that may refuse."""
-
 import hashlib
 
 import pytest
@@ -9,7 +7,6 @@ from rose.ledger import access
 from rose.ledger.access import OTHER_PEERS, AccessLog, statement
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask
 from tests.runtime.conftest import until
@@ -73,7 +70,7 @@ def test_while_the_disk_refuses_nothing_is_read_and_refusals_are_kept(root, writ
     # The read that was refused is on record as soon as it can be: an entry too many, never one too few.
     assert rows(root, "who, count") == [("finance", 1), ("(unknown token)", 3)]
     writer.close()
-    assert verify(Ledger(root)).ok
+    assert Ledger(root).verify().ok
 
 
 def test_a_statement_is_kept_in_part_with_the_hash_of_all_of_it():

@@ -10,7 +10,6 @@ from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
 from tests.ledger.conftest import ask, record
@@ -69,7 +68,7 @@ def segments_at(centre):
 
 
 def check_whole(centre, events):
-    report = verify(Ledger(centre))
+    report = Ledger(centre).verify()
     assert report.ok, report.problems
     counted = "SELECT count(*), count(DISTINCT event_id), count(DISTINCT (writer, seq)) FROM stored_event"
     assert ask(centre, f"{counted} WHERE kind = 'lease'") == [(events, events, events)]
@@ -177,7 +176,7 @@ def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, writ
         write(5)
         with forwarder(far, url) as sender:
             assert (sender.once().events, sender.once().problems) == (5, {})
-    assert verify(Ledger(far)).problems == []
+    assert Ledger(far).verify().problems == []
     assert len(list(far.glob("*/host1-agent/**/*.parquet"))) < 9
     check_whole(centre, 20)
 

@@ -12,7 +12,6 @@ from rose.ledger.files.content import chain_sha256, link_message, rows_sha256
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.hosts.receive import Receiver
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, record
 
@@ -69,7 +68,7 @@ def test_a_chain_arrives_byte_for_byte_and_can_be_proved(spool, receiver):
         assert (held.epoch, held.index, held.next_seq) == (0, count, max(0, count))
     assert files(receiver.folder / "live") == files(spool / "live")
     assert (receiver.folder / "heads" / "far.json").read_bytes() == (spool / "heads" / "far.json").read_bytes()
-    report = verify(Ledger(receiver.folder))
+    report = Ledger(receiver.folder).verify()
     assert report.ok, report.problems
     assert [(w.writer, w.events) for w in report.writers] == [("far", 4)]
     assert receiver.ends() == {"far": held}
@@ -164,7 +163,7 @@ def test_what_is_not_what_it_says_is_refused_and_leaves_nothing(spool, receiver)
         assert said in str(caught.value)
     assert files(receiver.folder) == before
     receiver.receive(*shipped(spool)[1])
-    assert verify(Ledger(receiver.folder)).ok
+    assert Ledger(receiver.folder).verify().ok
 
 
 def test_a_segment_is_acknowledged_only_once_the_catalog_reads_it(spool, receiver, monkeypatch):
@@ -197,7 +196,7 @@ def test_a_segment_with_what_is_no_event_goes_in_and_is_named_so_that_its_host_g
     receiver.receive(path, content)
     receiver.receive(path, content)
     assert files(receiver.folder)[path] == content
-    assert verify(Ledger(receiver.folder)).ok
+    assert Ledger(receiver.folder).verify().ok
     assert ask(receiver.folder, "SELECT count(*) FROM lease") == [(0,)]
     assert ask(receiver.folder, "SELECT kind FROM faulty_event") == [("lease",)]
 
@@ -230,7 +229,7 @@ def test_the_first_key_of_a_writer_is_endorsed_by_the_gateway_and_another_is_ref
             receiver.receive(*changed)
         registry.endorse(receiver.folder, other_key.public, gateway, "far")
         receiver.receive(*changed)
-    report = verify(Ledger(receiver.folder))
+    report = Ledger(receiver.folder).verify()
     assert (report.problems, report.notes) == ([], [])
     assert [signer.key for signer in report.writers[0].signers] == [own_key_of(spool), other_key.public]
 
@@ -249,6 +248,6 @@ def test_segments_of_a_host_that_signs_nothing_go_in_and_are_continued_by_signed
     link = chain_sha256(header.chain_sha256, "far", 0, 0, digest)
     digests = {"previous_sha256": segments.sha256_in(first[0]), "rows_sha256": digest, "chain_sha256": link}
     receiver.receive(*forged(second, **digests, key=key.public, signature=key.sign(link_message(link))))
-    report = verify(Ledger(receiver.folder))
+    report = Ledger(receiver.folder).verify()
     assert report.problems == []
     assert (report.writers[0].signed_events, report.writers[0].events) == (1, 1)

@@ -17,7 +17,6 @@ from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import QueryError, query
-from rose.ledger.verify import verify
 from tests.ledger.conftest import ask, copied, record
 from tests.ledger.hosts.served import Limits, serve
 from tests.runtime.conftest import until
@@ -28,7 +27,6 @@ BUSY = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory, lease):
-    """A folder with the ledger of a controller, the spool of another host, and tokens."""
     folder = tmp_path_factory.mktemp("made")
     for root, name in (("centre", "local"), ("spool", "rack-7.agent"), ("spool", "rack-8.agent")):
         record(folder / root, *(lease(lease_id=f"l{n}", step=n) for n in range(5)), writer=name)
@@ -226,7 +224,7 @@ def test_every_query_is_on_record_when_its_answer_is_there(reader, root):
     assert sha256 == hashlib.sha256(long.encode()).hexdigest()
     assert peer.startswith("127.0.0.1:")
     assert took_ns > 0
-    assert verify(Ledger(root)).ok
+    assert Ledger(root).verify().ok
 
 
 def test_a_wrong_token_is_on_record_once_a_second_and_never_itself(url, root):

@@ -7,7 +7,7 @@ import pytest
 
 from rose.events import BUCKETS, DeviceSlice, Hold, Lease, Preemption, Run, Sync, Turn
 from rose.ledger.files import catalog, rows
-from rose.ledger.overflow import Overflow
+from rose.ledger.writer import Overflow
 from tests.ledger.conftest import record
 
 _BUCKETS = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 1)

@@ -1,5 +1,3 @@
-"""What the views say of known events."""
-
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any

@@ -7,7 +7,6 @@ from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun, Settings, history, ledger_jobs, record, run_job
-from rose.ledger.verify import verify
 from tests import programs
 from tests.ledger.conftest import ask, decay
 
@@ -41,7 +40,7 @@ def test_a_run_is_an_event_of_its_own(root):
     assert (job, ok, json.loads(result), error, missed) == ("told", True, {"root": str(root)}, None, 0)
     assert (run_id, provenance) == ("ledger", "live")
     assert before_us <= started_us == done.started_us <= utc_us()
-    assert verify(Ledger(root)).ok
+    assert Ledger(root).verify().ok
 
 
 def test_a_run_that_fails_is_an_event_too_and_is_not_raised(root):
@@ -106,7 +105,7 @@ def test_a_job_runs_once_at_a_time_and_a_killed_one_is_caught_up(root):
     done = run_job(Ledger(root), Job("j", told, 300), only_if_due=True)
     assert (done.status, done.missed) == ("ok", 2)
     assert ask(root, "SELECT count(*) FROM job WHERE job = 'j'") == [(2,)]
-    assert verify(Ledger(root)).ok
+    assert Ledger(root).verify().ok
 
 
 def test_what_is_no_ledger_is_refused(tmp_path):
@@ -137,7 +136,7 @@ def test_the_ledger_s_own_jobs_do_their_work(root, tmp_path):
     ("every_byte_ago_min", "reads_all"), [(6 * DAY_MIN, False), (7 * DAY_MIN - 1, True), (-60, True)]
 )
 def test_an_audit_reads_every_byte_once_a_week_whenever_it_was_started(root, every_byte_ago_min, reads_all):
-    verify(Ledger(root))
+    Ledger(root).verify()
     succeeded(root, "audit", every_byte_ago_min, every_byte=True)
     succeeded(root, "audit", 1.5 * DAY_MIN, every_byte=False)
     decay(sorted(root.glob("live/w/000000/*"))[-1], root)
@@ -153,5 +152,5 @@ def test_an_audit_says_whether_it_read_every_byte_and_the_next_one_finds_what_it
     path = sorted(root.glob("live/w/000000/*"))[-1]
     decay(path, root)
     assert run_job(Ledger(root), audit).status == "ok", "what is known and looks unchanged is not read"
-    assert not verify(Ledger(root)).ok
+    assert not Ledger(root).verify().ok
     assert str(path.relative_to(root)) in run_job(Ledger(root), audit).error

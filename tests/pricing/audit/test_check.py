@@ -6,9 +6,8 @@ import pytest
 from rose import events
 from rose.ledger.evidence import continuation, receipt
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.pricing.audit.check import check
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
 from rose.pricing.period import of_month
 from rose.pricing.watch.budget import set_budget
 from tests.ledger.conftest import flip
@@ -55,9 +54,9 @@ def test_another_history_of_the_ledger_is_found(corrected: Path) -> None:
     shutil.rmtree(corrected / "live" / "test")
     (corrected / "heads" / "test.json").unlink()
     write(corrected, [*fleet_events(), late_slice()])
-    assert not verify(Ledger(corrected)).ok, "the last verification saw the segments that are gone"
+    assert not Ledger(corrected).verify().ok, "the last verification saw the segments that are gone"
     shutil.rmtree(corrected / "verified")
-    assert verify(Ledger(corrected)).ok
+    assert Ledger(corrected).verify().ok
     problems = check(Ledger(corrected)).problems
     assert len(problems) == 2
     assert all("was priced from writer 'test' up to seq 16, whose segment" in problem for problem in problems)

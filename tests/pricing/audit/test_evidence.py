@@ -5,9 +5,8 @@ import pytest
 from rose.events import Power
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.pricing.audit.evidence import DeviceHour, gather, spans
-from rose.pricing.closing.records import watermark
+from rose.pricing.closing.store import watermark
 from tests.ledger.conftest import flip
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, begun, late_slice, slice_, turn, write
 
@@ -59,10 +58,10 @@ def test_only_what_was_on_record_then_counts_for_a_closed_period(fleet: Path) ->
 
 def test_events_are_found_in_their_files_with_their_chain(fleet: Path) -> None:
     evidence = gather(Ledger(fleet), OF)
-    (span,) = spans(Ledger(fleet), evidence.slices, verify(Ledger(fleet)))
+    (span,) = spans(Ledger(fleet), evidence.slices, Ledger(fleet).verify())
     assert (span.writer, span.first_seq, span.last_seq, span.events, span.holds) == ("test", 3, 5, 3, True)
     (file,) = span.files
     assert (fleet / file).exists()
     flip(fleet / file, -9)
     with pytest.raises(LedgerError):
-        spans(Ledger(fleet), evidence.slices, verify(Ledger(fleet)))
+        spans(Ledger(fleet), evidence.slices, Ledger(fleet).verify())

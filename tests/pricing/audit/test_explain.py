@@ -11,7 +11,7 @@ from rose.pricing.audit.explain import ChargeQuestion, Explanation, elements, ex
 from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import DIMENSIONS
 from rose.pricing.closing import charge_algebra, close
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
 from rose.pricing.money import NS_PER_HOUR as H
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.period import Period, nanoseconds

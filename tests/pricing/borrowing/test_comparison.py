@@ -13,8 +13,7 @@ from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.provision import BREAK_EVEN_CASH
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.run.priced import PricedRun, priced
-from rose.pricing.run.rollout_output import rollout_outputs
-from rose.pricing.run.tokens import UNKNOWN, Spread
+from rose.pricing.run.tokens import UNKNOWN, Spread, rollout_outputs
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Interval
 from tests.pricing.marginal_cost.lending_books import book_with

@@ -60,7 +60,6 @@ def tenures(result: charges.Charges, run_id: str) -> list[tuple[Any, ...]]:
 
 
 def moved(leaves: bool, **changed: Any) -> list[events.Event]:
-    """Half an hour of a device, then an hour as what it came back as."""
     return [
         device("joined", 0),
         slice_(0, serving=1800),

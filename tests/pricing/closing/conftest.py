@@ -12,7 +12,7 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges.pricing import AMOUNTS, COLUMNS
 from rose.pricing.closing import close as closing
-from rose.pricing.closing.records import Posting
+from rose.pricing.closing.store import Posting
 from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
@@ -73,7 +73,6 @@ _AMOUNT = st.integers(0, 3) | st.integers(0, 10**15)
 
 @st.composite
 def frames_of_charges(draw: st.DrawFn, rows_max: int = 12) -> pl.DataFrame:
-    """Charges of any shape, one row for each combination of dimensions, as a ledger would give them."""
     keys = draw(st.lists(st.fixed_dictionaries(_KEYS), max_size=rows_max, unique_by=lambda row: tuple(row.values())))
     return charges_of(
         {**key, **{name: draw(_AMOUNT) for name in ("ns", "tokens", "cost_nano")}, "writer": "w", "first_seq": 0}

@@ -5,7 +5,7 @@ import pytest
 
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill, of_close
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
 from tests.pricing.closing.conftest import (

@@ -15,7 +15,7 @@ from rose.pricing.audit.check import check
 from rose.pricing.charges import pricing
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import of_close
-from rose.pricing.closing.records import postings
+from rose.pricing.closing.store import postings
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
 from tests.pricing.closing.conftest import (

@@ -10,7 +10,7 @@ from rose.pricing.audit.check import check
 from rose.pricing.charges import Stay
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import Bill, of_close
-from rose.pricing.closing.records import Posting, postings, watermark
+from rose.pricing.closing.store import Posting, postings, watermark
 from rose.pricing.money import PricingError
 from tests.ledger.conftest import close_epochs, flip
 from tests.pricing.closing.conftest import BILL_NANO, BOOK, CLOSE_ID, FIRST_HOUR, NEXT_DAY_US, late_slice, write

@@ -9,7 +9,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.bill import Bill, bill, of_close
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
 from rose.pricing.period import Period, nanoseconds, of_hours
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook

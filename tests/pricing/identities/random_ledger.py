@@ -215,7 +215,6 @@ def _lease(action: Any, lease_id: str, device_id: str, at_ns: int, rl_run_id: st
 def _trajectory(
     draw: st.DrawFn, n: int, places: list[tuple[str, str | None, int]], run_id: str | None
 ) -> list[events.Event]:
-    """Return turns of one to three attempts at any places, maybe an end, and up to two verdicts."""
     ids: dict[str, Any] = {"trajectory_id": f"t{n}", "group_id": f"g{n // 2}", "step": n // 2, "run_id": run_id}
     made: list[events.Event] = []
     made_tokens = 0

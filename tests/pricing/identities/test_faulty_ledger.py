@@ -1,5 +1,3 @@
-"""A cost report of a ledger that holds what is no event is that of the events."""
-
 import math
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,6 @@ import pytest
 from rose.events import KINDS, Event
 from rose.ledger.files import rows, segments
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.answers import run_report
 from rose.pricing.answers.run_report import Report
@@ -18,7 +15,6 @@ from tests.pricing.conftest import sample_events
 
 
 def _damaged(event: Event) -> list[rows.Row]:
-    """The event once for each of its numbers and needed ids, with a value that nothing can reckon with in it."""
     odd: dict[str, list[Any]] = {"BIGINT": [2**63 - 1, -(2**63), -1], "DOUBLE": [math.nan, math.inf]}
     fields, values = rows.fields_of(event.kind), rows.encode(event)
     damaged = []
@@ -35,6 +31,6 @@ def test_a_report_is_that_of_the_events(kind: str, sample: Path, sample_report: 
     LedgerWriter.open(sample, "damage", "run", "replay").close()
     tail = segments.recover(sample, "damage")
     assert tail is not None
-    segments.append(sample, tail, rows.table("damage", 0, "run", "replay", _damaged(example)))
-    assert verify(Ledger(sample)).ok
+    segments.write_next(sample, tail, rows.table("damage", 0, "run", "replay", _damaged(example)))
+    assert Ledger(sample).verify().ok
     assert run_report.build(Ledger(sample)).to_json() == sample_report.to_json()

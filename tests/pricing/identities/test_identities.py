@@ -19,7 +19,7 @@ from rose.pricing import charges, money
 from rose.pricing.answers import run_report
 from rose.pricing.borrowing import provision
 from rose.pricing.charges import fully_load, state
-from rose.pricing.charges.measured import shared
+from rose.pricing.charges.allocation import shared
 from rose.pricing.closing import charge_algebra
 from rose.pricing.marginal_cost import power
 from rose.pricing.stats.uncertainty import Estimate

@@ -10,9 +10,9 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from rose import events
-from rose.ledger.checks import views
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
+from rose.ledger.verify import faulty_events
 from rose.pricing import charges
 from rose.pricing.charges.pricing import AMOUNTS
 from rose.pricing.closing import charge_algebra, close, restate
@@ -178,4 +178,4 @@ def test_time_that_is_reported_again_changes_no_charge_and_is_named(made: Made, 
     for _ in range(2):
         assert content(charges.price(Ledger(root), BOOK).frame) == before
         (root / KEPT).unlink(missing_ok=True)
-    assert ("late", 0) in [(fault.writer, fault.seq) for fault in views.faulty_events(root, 10_000)[1]]
+    assert ("late", 0) in [(fault.writer, fault.seq) for fault in faulty_events(root, 10_000)[1]]

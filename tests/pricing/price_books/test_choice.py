@@ -11,7 +11,6 @@ import pytest
 from rose import events
 from rose.ledger.files import examine
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.pricing.answers import run_report
 from rose.pricing.closing.close import close
 from rose.pricing.money import PricingError
@@ -184,7 +183,7 @@ def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book
     assert len(examine.recorded(sample, "closing", choice.ADOPTED)) == 3
     first.unlink()
     assert choice.choose(Ledger(sample)).name == "first"
-    assert verify(Ledger(sample)).problems == []
+    assert Ledger(sample).verify().problems == []
 
 
 @pytest.mark.parametrize("name", pricebook.shipped())

@@ -102,7 +102,6 @@ def charge(resource: str = "GPU-0", day: int = 1, usd: str = "86.40", hours: str
 
 
 def whole(*, without: Sequence[str] = (), **names: str) -> list[Row]:
-    """Rows that agree with the ledger; devices may be left out, or have other names."""
     return [
         charge(names.get(hardware_id.replace("-", "_"), hardware_id), day, f"{24 * float(usd):.2f}")
         for hardware_id, (_, _, _, usd) in DEVICES.items()

@@ -1,5 +1,3 @@
-"""The ledger of the fleet that they share, and the book that it is priced by."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""An hour of a fleet that two RL runs of two teams share."""
-
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +33,6 @@ def turn(run_id: str, at_s: int, device_id: str, lease_id: str | None, tokens: i
 
 
 def fleet_events() -> Iterator[events.Event]:
-    """An hour of a serving device, lent to red, then under the same lease to blue, and of a training device of both."""
     yield events.Run(action="started", name="lab", at_us=us(0), tags_json='{"team": "infra", "serving_team": "chat"}')
     for run_id in RUNS[1:]:
         yield events.Run(

@@ -1,5 +1,3 @@
-"""Figures of a fleet do not depend on how its work is split into RL runs and teams."""
-
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -115,7 +113,6 @@ def test_labels_of_runs_and_teams_change_no_figure_of_the_fleet(tmp_path: Path) 
 
 
 def figures(root: Path, labels: Sequence[str], teams: Sequence[str]) -> list[object]:
-    """Return every figure of the fleet in its report, bill and savings. Steps are of one run alone."""
     section = run_report.build(Ledger(written(root, labels, teams)), "fleet", BOOK).section
     tables = ("glance", "time", "borrow", "savings", "tokens", "fates", "latency", "events", "preemptions")
     cells = [

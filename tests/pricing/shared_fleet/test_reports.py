@@ -1,5 +1,3 @@
-"""What reports of a fleet and of its RL runs say, each of its own part."""
-
 import dataclasses
 import json
 from contextlib import closing

@@ -1,5 +1,3 @@
-"""What was saved counts once, for the run whose borrow it was, and what was let go for the fleet."""
-
 import json
 from pathlib import Path
 

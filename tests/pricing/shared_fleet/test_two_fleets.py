@@ -1,5 +1,3 @@
-"""An RL run that was on two fleets, which call what is theirs alike."""
-
 import dataclasses
 from contextlib import closing
 from pathlib import Path

@@ -13,7 +13,7 @@ from rose.ledger.files import layout, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import Bill, bill, of_close
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
@@ -66,7 +66,6 @@ def hour(fleet_kept: Path) -> Bill:
 
 @pytest.fixture(scope="module")
 def ten_days(half_closed_kept: Path) -> Bill:
-    """Seven closed days and three open ones."""
     return bill(Ledger(half_closed_kept / "ledger"), Period(T0_NS, T0_NS + 10 * DAY_NS), BOOK)
 
 

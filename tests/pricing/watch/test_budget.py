@@ -5,7 +5,7 @@ import pytest
 
 from rose.events import Device
 from rose.ledger.ledger import Ledger
-from rose.pricing import book_events, period
+from rose.pricing import period
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
 from rose.pricing.watch import budget
@@ -26,7 +26,7 @@ def test_the_last_budget_that_was_set_holds_and_the_others_stay(fleet: Path) -> 
     budget.set_budget(Ledger(fleet), "chat", "0", JUNE)
     budget.set_budget(Ledger(fleet), "research", "7", period.of_month("2026-07"))
     assert budget.budgets(Ledger(fleet), JUNE) == {"chat": 0, "research": 900 * USD}
-    recorded = [row for row in book_events.recorded(Ledger(fleet), budget.BUDGETED) if row["team"] == "research"]
+    recorded = [row for row in Ledger(fleet).book_details(budget.BUDGETED) if row["team"] == "research"]
     assert [row["budget_nano"] for row in recorded] == [1_000_500_000_000, 900 * USD, 7 * USD]
     assert recorded[0]["set_by"] == "ann"
 

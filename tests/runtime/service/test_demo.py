@@ -14,7 +14,6 @@ import pytest
 from rose.config.example import demo
 from rose.events import BUCKETS
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.pricing.answers import run_report
 from rose.runtime.coserving.attachment import described
 from rose.runtime.places import HostPlan
@@ -168,7 +167,7 @@ def test_whoever_has_no_token_of_its_ray_runs_nothing_there(stopped_run, without
 
 def test_its_ledger_is_whole(stopped_run):
     ledger, _, _ = stopped_run
-    found = verify(Ledger(ledger))
+    found = Ledger(ledger).verify()
     assert found.ok, found.problems
     fields = "status, trace, trace_keep_share, trace_length_scale"
     fleet, *others = ask(ledger, f"select {fields} from run order by fleet_run_id <> run_id")
@@ -254,5 +253,5 @@ def test_killing_the_demo_ends_its_fleet_in_order(tmp_path):
         process.kill()
         process.wait()
     assert wait_gone(ledger, 60, besides=RAY_AGENTS) == []
-    assert verify(Ledger(tmp_path / "ledger")).ok
+    assert Ledger(tmp_path / "ledger").verify().ok
     assert ask(ledger, "select status from run where fleet_run_id = run_id") == [("ended",)]

@@ -18,7 +18,6 @@ from rose.events import Device, Lease, Power
 from rose.ledger.files import layout, segments, spool
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
 from rose.runtime.coserving.attach.attaching import has_engine
@@ -277,7 +276,7 @@ def test_a_spool_is_merged_while_it_is_forwarded_and_through_kills_nothing_is_lo
     until(lambda: (spool.first_unsent_epoch(root, "far.agent") or 0) > 1)
     host.stop()
     for where in (root, centre):
-        assert verify(Ledger(where)).problems == []
+        assert Ledger(where).verify().problems == []
     counted = "SELECT count(*), count(DISTINCT power_mw) FROM event WHERE kind = 'power' AND writer = 'far.before'"
     assert query(Ledger(root), counted).rows == query(Ledger(centre), counted).rows == [(3 * EPOCHS, 3 * EPOCHS)]
     sums = "SELECT kind, count(*), max(seq) FROM event WHERE writer = 'far.agent' GROUP BY kind ORDER BY kind"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests.ledger.conftest import ask
 from tests.runtime import hosts
 from tests.runtime.conftest import until
@@ -121,4 +120,4 @@ def test_down_that_is_killed_in_the_middle_is_completed_and_ends_all_but_serving
     assert host.call(*ROSE, "down", "-c", "/srv/fleet.toml") == "no fleet 'two' runs here\n"
     ended = ask(host.disk / "ledger", RUN_EVENTS)[-2:]
     assert ended == [(True, "ended", "the fleet was ended"), (False, "ended", None)]
-    assert verify(Ledger(host.disk / "ledger")).problems == []
+    assert Ledger(host.disk / "ledger").verify().problems == []

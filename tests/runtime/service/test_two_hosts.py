@@ -13,7 +13,6 @@ import pytest
 
 from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests.runtime import hosts
 from tests.runtime.conftest import until
 from tests.runtime.hosts import Host, Network
@@ -298,7 +297,7 @@ def test_down_ends_all_of_it_and_leaves_a_sound_ledger(fleet):
     lines = [line for host in fleet.network.hosts for line in host.processes()]
     assert [line for line in lines if "stand_ins rollout" in line] == []
     assert len([line for line in lines if "stand_ins serving" in line]) == 2
-    assert [verify(Ledger(host.disk / "ledger")).problems for host in fleet.network.hosts] == [[], []]
+    assert [Ledger(host.disk / "ledger").verify().problems for host in fleet.network.hosts] == [[], []]
     of_the_fleet = "SELECT action FROM event WHERE kind = 'run' AND fleet_run_id IS NULL ORDER BY event_time"
     assert [row["action"] for row in fleet.query(of_the_fleet)] == ["started", "ended"]
     left = fleet.query("SELECT device_id FROM event WHERE kind = 'device' AND action = 'left' GROUP BY 1 ORDER BY 1")

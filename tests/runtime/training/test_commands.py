@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from rose import cli
 from rose.ledger.files import catalog, layout
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.client.fleet import fleet
 from tests.runtime.conftest import until
@@ -52,7 +51,7 @@ def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path, tiny
         steps = run.facts.version + 1
         learn(tmp_path, service.url, tiny_policy, steps=steps)
         assert (run.facts.fence, run.facts.state, run.facts.version) == (3, "closed", steps)
-    assert verify(Ledger(ledger)).ok, verify(Ledger(ledger)).problems
+    assert Ledger(ledger).verify().ok, Ledger(ledger).verify().problems
     with catalog.connect(ledger) as connection:
         recorded = connection.execute("SELECT step, policy_version, trajectories FROM step ORDER BY step").fetchall()
         (verdicts,) = connection.execute("SELECT count(*) FROM verdict").fetchone()

@@ -6,7 +6,6 @@ import pytest
 from rose import config
 from rose.ledger.files import catalog, layout
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentStartError
@@ -54,7 +53,7 @@ def test_a_chat_model_learns_with_a_tool_and_the_ledger_has_its_calls(tmp_path, 
         fleet(tmp_path / "state", solver, writer=writer, model=str(chat_model)) as service,
     ):
         train(service.url, None, tmp_path / "kept", print, print, fleet=settings(tmp_path, chat_model))
-    assert verify(Ledger(ledger)).ok, verify(Ledger(ledger)).problems
+    assert Ledger(ledger).verify().ok, Ledger(ledger).verify().problems
     with catalog.connect(ledger) as connection:
         played = connection.execute("""
             SELECT task, outcome, turns, tool_calls, tool_ns > 0 AND tool_ns <= duration_ns, trajectory.reason,

@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.events import BUCKETS, DeviceSlice, Power
-from rose.ledger import overflow
 from rose.ledger.files import rows
-from rose.ledger.overflow import Overflow
+from rose.ledger.writer import MERGED_MAX, Overflow
 
 
 def _names(kind):
@@ -63,9 +62,9 @@ def test_power_is_averaged_over_time_and_not_merged_with_what_was_not_measured()
 
 def test_beyond_its_bound_slices_are_counted_with_their_nanoseconds():
     into = Overflow()
-    for n in range(overflow.MERGED_MAX + 5):
+    for n in range(MERGED_MAX + 5):
         _add(into, Power(device_id=f"d{n}", t0_ns=0, t1_ns=10, power_mw=100, source="rapl"))
     drained = list(into.drain())
-    assert [kind for kind, _ in drained] == ["power"] * overflow.MERGED_MAX + ["ledger"]
+    assert [kind for kind, _ in drained] == ["power"] * MERGED_MAX + ["ledger"]
     detail = dict(zip(_names("ledger"), drained[-1][1], strict=True))["detail_json"]
     assert json.loads(detail) == {"count": 5, "kinds": {"power": {"count": 5}}}

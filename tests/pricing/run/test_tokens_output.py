@@ -14,7 +14,7 @@ from rose.pricing.borrowing.provision import BREAK_EVEN_TIME, provision
 from rose.pricing.marginal_cost.marginal import Marginal, marginal
 from rose.pricing.price_books.pricebook import PriceBook, parse
 from rose.pricing.run.priced import priced
-from rose.pricing.run.rollout_output import RolloutOutput, rollout_outputs, together
+from rose.pricing.run.tokens import RolloutOutput, rollout_outputs, together
 from tests.pricing import any_event
 from tests.pricing.charges import test_tenures
 from tests.pricing.charges.test_pricing import slice_, turn
@@ -37,7 +37,6 @@ class Seen:
 
 
 def holding(*slices: events.Event, **pools: str) -> list[events.Event]:
-    """A run that holds devices for an hour, each on hardware of its own name."""
     made: list[events.Event] = [run()]
     for device_id, pool in pools.items():
         made += [

@@ -3,8 +3,7 @@ from typing import Any
 
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
-from rose.pricing.charges.allocation import allocate
-from rose.pricing.charges.measured import shared
+from rose.pricing.charges.allocation import allocate, shared
 from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, slice_
 from tests.pricing.charges.test_tenures import BOOK, device, run
 

@@ -10,8 +10,8 @@ from rose.pricing.audit.check import check
 from rose.pricing.charges.pricing import AMOUNTS, DIMENSIONS
 from rose.pricing.closing import close_tables, store
 from rose.pricing.closing.bill import of_close
-from rose.pricing.closing.records import Posting, postings
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
+from rose.pricing.closing.store import Posting, postings
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook, parse
 from tests.pricing.closing.conftest import (

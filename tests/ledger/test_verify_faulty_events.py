@@ -10,10 +10,9 @@ import sql
 from rose import events
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
 from rose.events import KINDS
-from rose.ledger.checks import views
 from rose.ledger.files import catalog, rows, segments
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
+from rose.ledger.verify import faulty_events
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, record
 
@@ -73,7 +72,7 @@ def _write(root, items, writer="w"):
     LedgerWriter.open(root, writer, "r").close()
     for first in range(0, len(items), 100):
         tail = segments.recover(root, writer)
-        segments.append(root, tail, rows.table(writer, tail.next_seq, "r", "live", items[first : first + 100]))
+        segments.write_next(root, tail, rows.table(writer, tail.next_seq, "r", "live", items[first : first + 100]))
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +85,13 @@ def damaged(tmp_path_factory):
 
 def test_every_row_that_the_views_leave_out_is_named(damaged):
     root, items = damaged
-    assert verify(Ledger(root)).ok
+    assert Ledger(root).verify().ok
     with catalog.connect(root) as connection:
         where = "writer = 'w' AND NOT (fault LIKE 't0_ns must be at or after the end of the time%')"
         found = connection.execute(f"SELECT count(*), count(DISTINCT seq) FROM faulty_event WHERE {where}").fetchall()
         assert found == [(items, items)]
         assert connection.execute("SELECT count(*) FROM faulty_event WHERE writer = 'sound'").fetchall() == [(0,)]
-    count, named = views.faulty_events(root, 3)
+    count, named = faulty_events(root, 3)
     assert count >= items
     assert len(named) == 3
     assert str(named[0]).startswith("w/0: event 'run': at_us must be an integer from 0 to ")
@@ -102,7 +101,7 @@ def test_every_row_that_the_views_leave_out_is_named(damaged):
 def test_a_value_that_can_be_summed_stays_in_its_view(tmp_path):
     root = tmp_path / "ledger"
     _write(root, [_with(_whole("power"), busy_share=5.0), _with(_whole("power"), source="nvml")])
-    assert views.faulty_events(root) == (0, [])
+    assert faulty_events(root) == (0, [])
     assert ask(root, "SELECT busy_share, source FROM power ORDER BY seq") == [(5.0, "nvml-energy"), (0.5, "nvml")]
 
 
@@ -120,7 +119,7 @@ def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(tmp_path, le
     sent = ((1, 10), (1, 20), (2, 30))
     leases = (lease(event_id="same", kv_budget_bytes=budget, at_us=at_us) for budget, at_us in sent)
     root = record(tmp_path / "ledger", *leases)
-    count, (fault,) = views.faulty_events(root)
+    count, (fault,) = faulty_events(root)
     assert (count, fault.seq) == (1, 2)
     assert str(fault) == (
         "w/2: event 'lease': event_id must be that of one event, and w/0, which counts, has other content, got same"
@@ -131,7 +130,7 @@ def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(tmp_path, le
 def test_slices_of_a_device_that_overlap_are_named(tmp_path):
     begun = ((7, "a"), (0, "a"), (13, "a"), (13, "b"))
     root = record(tmp_path / "ledger", *(_slice(t0_ns, device_id=device_id) for t0_ns, device_id in begun))
-    _, (fault,) = views.faulty_events(root)
+    _, (fault,) = faulty_events(root)
     assert (fault.writer, fault.seq, fault.value) == ("w", 2, "13")
     assert fault.fault == "t0_ns must be at or after the end of the time that is accounted for already, 14"
 
@@ -140,7 +139,7 @@ def test_a_slice_of_another_writer_is_named_where_its_time_is_accounted_for(tmp_
     root = record(tmp_path / "ledger", *map(_slice, (7, 14, 21)), writer="z")
     for writer, t0_ns in (("a", 6), ("b", 27), ("c", 34), ("d", 40)):
         record(root, _slice(t0_ns), writer=writer)
-    assert [(fault.writer, fault.value) for fault in views.faulty_events(root)[1]] == [
+    assert [(fault.writer, fault.value) for fault in faulty_events(root)[1]] == [
         ("a", "6"),
         ("b", "27"),
         ("d", "40"),
@@ -175,5 +174,5 @@ def test_what_a_row_must_be_to_be_reckoned_with():
 
 def test_the_view_of_faults_has_what_the_views_leave_out(tmp_path):
     _write(tmp_path / "ledger", [_with(_whole("lease"), lease_id="")])
-    count, (fault,) = views.faulty_events(tmp_path / "ledger")
+    count, (fault,) = faulty_events(tmp_path / "ledger")
     assert (count, fault.kind, fault.seq) == (1, "lease", 0)

@@ -3,7 +3,7 @@ import uuid
 import pytest
 
 from rose.ledger.files.layout import LedgerError
-from rose.ledger.growth.store import Store
+from rose.ledger.growth.archive import Store
 
 
 def test_what_is_written_is_read(tmp_path):

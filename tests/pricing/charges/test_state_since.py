@@ -4,8 +4,8 @@ from rose.events import BUCKETS, DeviceSlice
 from rose.ledger.files import layout
 from rose.ledger.growth.compaction import compact
 from rose.ledger.ledger import Ledger
-from rose.ledger.reading.increment import since
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.charges.state import since
 from tests.ledger.conftest import close_epochs
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from rose.pricing.run.liveness import LEAST_S, UNKNOWN_S, silent
+from rose.pricing.run.priced import LEAST_S, UNKNOWN_S, silent
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""A catalog that is about to be replaced is waited for; one that stays wrong is a fault."""
-
 import signal
 import threading
 import time
@@ -7,28 +5,26 @@ import time
 import duckdb
 import pytest
 
-from rose.ledger.checks import views
 from rose.ledger.files import catalog, layout, segments, sources
 from rose.ledger.files.examine import Seen
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
+from rose.ledger.verify import view_faults
 from tests import programs
 from tests.ledger.evidence import ledgers
 
 
 @pytest.fixture
 def late(tmp_path, monkeypatch):
-    """A ledger whose newest epoch its catalog does not read, and nobody waits for it but where somebody is at work."""
     root = layout.create(tmp_path / "ledger")
     tail = ledgers.write(root, "a")
     catalog.refresh(root)
     segments.begin_epoch(root, tail)
-    monkeypatch.setattr(views, "_RETRY_S", 0.1)
+    monkeypatch.setattr("rose.ledger.verify._RETRY_S", 0.1)
     return root
 
 
 def problems(root):
-    return views.faults(root, Seen())[0]
+    return view_faults(root, Seen())[0]
 
 
 @pytest.mark.parametrize("step", ["compaction", "roll-up"])
@@ -47,10 +43,10 @@ def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late, step):
         f"{'compaction.compact' if step == 'compaction' else 'rollup.roll_up'}(Ledger(sys.argv[1]), 0)"
     )
     assert programs.run(program, late) == (-signal.SIGKILL, "")
-    assert verify(Ledger(late)).problems == []
-    assert any("it is stale" in note for note in verify(Ledger(late)).notes)
+    assert Ledger(late).verify().problems == []
+    assert any("it is stale" in note for note in Ledger(late).verify().notes)
     catalog.connect(late).close()
-    assert not any("it is stale" in note for note in verify(Ledger(late)).notes)
+    assert not any("it is stale" in note for note in Ledger(late).verify().notes)
 
 
 def test_a_catalog_that_takes_its_columns_from_another_part_is_no_fault(late, monkeypatch):
