@@ -92,12 +92,12 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     saved = None
     with slots["saved"].container(), st.spinner("Computing the savings of borrowing …"):
         try:
-            saved = _saved_text(shown, _saved(shown, below))
+            saved = _saving(shown, _saved(shown, below))
         except UserError as error:
             why = str(error)
-    cash, about = saved or (None, why)
+    cash, about, clause = saved or (None, why, None)
     _card(slots["saved"], "Borrowing saved", cash, about)
-    sentence.markdown(_sentence(shown, cash))
+    sentence.markdown(_sentence(shown, clause))
 
 
 def _read(scope: Scope, billed: Bill, promise: Promise, chosen: link.Link) -> _Content:
@@ -220,30 +220,35 @@ def _saved(shown: _Content, below: Place) -> Saved | None:
     return data.saved(scope)
 
 
-def _saved_text(shown: _Content, saved: Saved | None) -> tuple[str, str] | None:
+def _saving(shown: _Content, saved: Saved | None) -> tuple[str, str, str] | None:
+    """Return the card's figure, its explanation, and the clause for the page's first sentence."""
     if saved is None or (saving := saved.of_team(shown.chosen.team)).cash_nano is None:
         return None
+    figure = savings.cash_text(saving, shown.currency)
+    clause = f"borrowing saved **{figure}**"
     parts = ["against what dedicated devices would have cost to buy", "marginal"]
     if saving.cash_interval is not None:
         low, high = ("unbounded" if end is None else shown.money(end) for end in saving.cash_interval)
         parts.append(f"95% {low} to {high}")
+        if saving.cash_interval[0] < 0 and (saving.cash_interval[1] is None or saving.cash_interval[1] > 0):
+            clause = f"whether borrowing saved anything **cannot be told** (95% {low} to {high})"
     elif saving.no_interval:
         parts.append(f"no interval: {saving.no_interval}")
     if saving.left_out:
         parts.append(f"unknown costs: {', '.join(saving.left_out).replace('_', ' ')}")
     if saving.cash_nano[0] != saving.cash_nano[1]:
         parts.append("range over whether the fleet would exist anyway: the price book states no idle_anyway")
-    return savings.cash_text(saving, shown.currency), f"{'; '.join(parts)}. Details: page Borrowing."
+    return figure, f"{'; '.join(parts)}. Details: page Borrowing.", clause
 
 
-def _sentence(shown: _Content, saved: str | None) -> str:
+def _sentence(shown: _Content, saving: str | None) -> str:
     now = shown.now.rollout_nano
     text = f"Rollouts cost **{shown.money(now)}** in {words.period(shown.now.period)}"
     if shown.before is not None and shown.before.rollout_nano:
         share = float(Fraction(now, shown.before.rollout_nano) - 1)
         text += f" ({abs(share):.1%} {'more' if share > 0 else 'less'} than in {words.period(shown.before.period)})"
-    if saved is not None:
-        text += f"; borrowing saved **{saved}**"
+    if saving is not None:
+        text += f"; {saving}"
     if shown.budgets:
         text += f"; teams with a budget spent {shown.budget_sum('spent')} of {shown.budget_sum('budget')}"
     if not shown.promise.requests:

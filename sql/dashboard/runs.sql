@@ -1,7 +1,7 @@
 -- The runs to choose from, newest first: the newest 200 of `runs`, the newest fleet's own, and the one of `run_id`,
 -- however old they are. Each has every provenance among its events, the time of its last event, when it or its fleet
 -- was last heard of, the seconds after which it expires where that is known, its tags, and whether an answer of it was
--- judged. Jobs on the ledger itself are no runs.
+-- judged. The trace is the fleet's, if the run has none of its own. Jobs on the ledger itself are no runs.
 -- By hand: SET VARIABLE run_id = '';
 WITH seen AS (
     SELECT
@@ -11,11 +11,20 @@ WITH seen AS (
     GROUP BY run_id
 ),
 named AS (
-    SELECT run.*, seen.provenances, seen.judged, seen.last_event_at, greatest(seen.last_event_at, fleet.last_event_at) AS heard_at
+    SELECT
+        run.* REPLACE (
+            coalesce(run.trace, owner.trace) AS trace,
+            coalesce(run.trace_keep_share, owner.trace_keep_share) AS trace_keep_share,
+            coalesce(run.trace_length_scale, owner.trace_length_scale) AS trace_length_scale,
+            coalesce(run.trace_output_length_scale, owner.trace_output_length_scale) AS trace_output_length_scale,
+            coalesce(run.trace_time_scale, owner.trace_time_scale) AS trace_time_scale
+        ),
+        seen.provenances, seen.judged, seen.last_event_at, greatest(seen.last_event_at, fleet.last_event_at) AS heard_at
     FROM run
     JOIN seen USING (run_id)
     LEFT JOIN seen AS fleet ON fleet.run_id = run.fleet_run_id
-    QUALIFY row_number() OVER (PARTITION BY run.run_id ORDER BY started_at) = 1
+    LEFT JOIN run AS owner ON owner.run_id = run.fleet_run_id
+    QUALIFY row_number() OVER (PARTITION BY run.run_id ORDER BY run.started_at) = 1
 )
 SELECT
     run_id, fleet_run_id, name, status, reason, provenances, started_at, ended_at, last_event_at, heard_at,

@@ -22,7 +22,7 @@ from rose.pricing.answers.correct_answer import THOUSAND
 from rose.pricing.borrowing import borrow_report, risk
 from rose.pricing.borrowing.comparison import CASH
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
-from rose.pricing.closing import close, restate, store
+from rose.pricing.closing import close, store
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
 from rose.pricing.run.priced import priced
@@ -54,7 +54,7 @@ def closed(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = shutil.copytree(ended, tmp_path_factory.mktemp("closed") / "ledger")
     assert close.close(Ledger(root), JUNE, OURS, by="finance").close_id == CLOSE
     dearer = OURS.text.replace("usd_per_gb = 0.02", "usd_per_gb = 0.03").replace(OURS.version, "dearer")
-    restate.restate(
+    close.restate(
         Ledger(root), CLOSE, "the carrier raised its price", pricebook.parse(dearer, "dearer.toml"), by="audit"
     )
     budget.set_budget(Ledger(root), "research", "0.40", JUNE)

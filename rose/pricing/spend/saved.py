@@ -28,6 +28,7 @@ from rose.pricing.stats.bootstrap import Interval
 
 NOT_ONE_RUN_S = "what no RL run has alone: devices let go, terms known of the fleet only, and borrowing for no RL run"
 SHARE = "it is a part of the fleet's figure, which has the interval"
+SUM = "it adds up several fleets, each with an interval of its own"
 ENDS = ("if_there_anyway", "if_not")  # Both ends of the saving, in order.
 Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
@@ -151,7 +152,7 @@ def saved(
     return Saved(
         period=period,
         provenance=provenance,
-        fleet=added_up(of_fleets.values()) if len(of_fleets) > 1 else next(iter(of_fleets.values())),
+        fleet=added_up(of_fleets.values(), SUM) if len(of_fleets) > 1 else next(iter(of_fleets.values())),
         runs=tuple(run for run in every if team in (None, run.team) and run_id in (None, run.run_id)),
         book=next((whole.stamp.book for whole in wholes.values() if whole.stamp is not None), None),
         verified=all(whole.stamp.verified for whole in wholes.values() if whole.stamp is not None),
@@ -241,7 +242,7 @@ def _nano(interval: Interval) -> Ends:
 _AMOUNTS = ("capacity_nano", "bought_nano", "added_nano")
 
 
-def added_up(savings: Iterable[PeriodSaving]) -> PeriodSaving:
+def added_up(savings: Iterable[PeriodSaving], no_interval: str = SHARE) -> PeriodSaving:
     every = list(savings)
     known = [saving for saving in every if saving.cash_nano is not None]
     unknown = len(every) - len(known)
@@ -250,6 +251,7 @@ def added_up(savings: Iterable[PeriodSaving]) -> PeriodSaving:
     return PeriodSaving(
         why=f"{unknown} of {len(every)} are not known" if unknown else None,
         cash_nano=_ends(sum(ends) for ends in zip(*(saving.cash_nano or () for saving in known), strict=True)),
+        no_interval=no_interval,
         left_out=tuple(dict.fromkeys(name for saving in known for name in saving.left_out)),
         **{name: sum(getattr(saving, name) for saving in known) for name in _AMOUNTS},
     )

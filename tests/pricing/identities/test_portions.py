@@ -15,7 +15,7 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.verify import faulty_events
 from rose.pricing import charges
 from rose.pricing.charges.pricing import AMOUNTS
-from rose.pricing.closing import charge_algebra, close, restate
+from rose.pricing.closing import charge_algebra, close
 from rose.pricing.closing.bill import of_close
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
@@ -55,7 +55,7 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
     assert content(first.frame.drop("closed")) == content(first.parts[0].frame)
     for portion in range(1, PORTIONS):
         made.write(root, portion, portion)
-        restate.restate(Ledger(root), close_id, "late events", now_us=began_us + portion)
+        close.restate(Ledger(root), close_id, "late events", now_us=began_us + portion)
         now = of_close(Ledger(root), close_id)
         truth = charges.price(Ledger(root), BOOK, from_ns=period.from_ns, to_ns=period.to_ns).frame
         assert charge_algebra.difference(truth, now.frame.drop("closed")).is_empty()
