@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from datetime import date, timedelta
 from fractions import Fraction
 
@@ -107,9 +105,3 @@ def test_a_forecast_lies_where_it_can(costs: list[int], spent: int, left: int, b
     assert amounts == sorted(amounts)
     assert (len(amounts), estimate.over_share is None) == (4, False)
     assert int(spent > budget) <= (estimate.over_share or 0) <= 1
-
-
-@pytest.mark.long
-def test_the_command_line_does_not_load_what_fits() -> None:
-    code = "import sys, rose.cli, rose.pricing.watch.budget; sys.exit('statsmodels' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
