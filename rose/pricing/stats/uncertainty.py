@@ -47,7 +47,8 @@ def effective_trials(successes: float, trials: float, clusters: Clusters, freedo
     """Return the trials divided by the design effect (Korn and Graubard, 1998).
 
     The design effect is that of the clusters times (t / z)^2, and at least `EFFECT_MIN`. t has `freedom` degrees of
-    freedom, by default the number of clusters minus one. If no trial or every trial succeeded, each cluster counts as one trial."""
+    freedom, by default the number of clusters minus one. If no trial or every trial succeeded, each cluster counts as
+    one trial."""
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
     if variance is None:

@@ -1,9 +1,9 @@
 """The forecast cost of a month. It is the amount spent so far, plus the remaining days, drawn from a fitted model.
 
 [D] Cost of a day = level + trend + weekday + error. The errors are autoregressive of first order with coefficient r.
-The model uses logarithms, or dollars if a day cost nothing. For each r between
--0.9 and 0.99, all other parameters are fitted by generalised least squares. r is weighted by its restricted likelihood,
-with a uniform prior. The other parameters are drawn from the distribution that the fit leaves for them (flat prior).
+The model uses logarithms, or dollars if a day cost nothing. For each r between -0.9 and 0.99, all other parameters are
+fitted by generalised least squares. r is weighted by its restricted likelihood, with a uniform prior. The other
+parameters are drawn from the distribution that the fit leaves for them (flat prior).
 Source: Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4.
 
 The forecast is the median of the draws, and the interval is their middle 95%. The current day counts in proportion to
@@ -13,7 +13,7 @@ Future days are assumed to vary as past days did. A day is a departure in any of
 - The change that the day before does not explain exceeds `NEWS` robust deviations. A robust deviation is 1.4826 times
   the median of the absolute deviations.
 - Its Studentized residual is larger than chance explains (1% over all days).
-- Its logarithm, without its weekday's part, is more than `FAR` robust deviations from the median.
+- Its logarithm is more than `FAR` robust deviations from the median of the same weekday.
 
 The worst of these days gets a name. It is a level shift if the cost did not come back, a holiday if the day was
 cheaper, or otherwise a burst. If enough days follow a level shift or a holiday, the forecast uses only those days.
@@ -140,7 +140,7 @@ class _Model:
         fit, known = max(self.fits, key=lambda one: one.log_likelihood), self.x[: len(self.y)]
         error = self.y - known @ fit.coefficients
         level = self.y - known[:, 2:] @ fit.coefficients[2:]  # Without what weekdays do.
-        departs = np.abs(_beyond(level)) / FAR if self.logs else np.zeros(len(level))
+        departs = np.abs(_beyond(self.y - _weekday_medians(self.y))) / FAR if self.logs else np.zeros(len(level))
         news = np.abs(_beyond(error[1:] - fit.carried * error[:-1])) / NEWS
         departs[1:] = np.max([departs[1:], news, _unexplained(self.y, known, fit.carried)], axis=0)
         if departs.max() <= 1:
@@ -181,6 +181,12 @@ def _beyond(values: Floats) -> Floats:
     """Return the distance of each value from the median, in robust deviations."""
     away = values - np.median(values)
     return np.asarray(away / max(1.4826 * float(np.median(np.abs(away))), _LEAST_DEVIATION), dtype=np.float64)
+
+
+def _weekday_medians(y: Floats) -> Floats:
+    """Return the median of the other days of each day's weekday."""
+    weeks = (np.subtract.outer(np.arange(len(y)), np.arange(len(y))) % 7 == 0) & ~np.eye(len(y), dtype=bool)
+    return np.array([np.median(y[others]) for others in weeks])
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
