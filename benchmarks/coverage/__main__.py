@@ -1,11 +1,8 @@
 """`python -m benchmarks.coverage`: how often a 95% interval covers the truth of simulated ledgers."""
 
-import multiprocessing
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from functools import partial
-from multiprocessing.pool import Pool
 
 import numpy as np
 from rich.console import Console
@@ -39,23 +36,20 @@ def main(given: list[str] | None = None) -> None:
     )
     chosen = parser.parse_args(given)
     report = Report("coverage", chosen.quick, provenance="simulated")
-    with measured(report, chosen.json), multiprocessing.get_context("spawn").Pool() as processes:
-        for name, (_, full) in CASES.items():
+    with measured(report, chosen.json):
+        for name, (simulation, full) in CASES.items():
             if not chosen.only or name in chosen.only:
                 count = chosen.ledgers or (QUICK_LEDGERS if chosen.quick else full)
-                _claim(report, name, _run(processes, name, count))
+                _claim(report, name, _run(name, simulation, count))
         _show(report)
 
 
-def _run(processes: Pool, case: str, ledgers: int) -> list[Shown]:
-    each = processes.imap(partial(_ledger, case), range(ledgers), chunksize=1 + ledgers // 100)
-    progress = track(each, f"{case}: {ledgers} simulated ledgers", total=ledgers, console=Console(stderr=True))
-    return [figure for figures in progress for figure in figures]
-
-
-def _ledger(case: str, number: int) -> list[Shown]:
-    simulation, _ = CASES[case]
-    return list(simulation(np.random.default_rng([zlib.crc32(case.encode()), number])))
+def _run(name: str, simulation: Simulation, ledgers: int) -> list[Shown]:
+    seeds = (np.random.default_rng([zlib.crc32(name.encode()), number]) for number in range(ledgers))
+    shown: list[Shown] = []
+    for random in track(seeds, f"{name}: {ledgers} simulated ledgers", total=ledgers, console=Console(stderr=True)):
+        shown += simulation(random)
+    return shown
 
 
 def _claim(report: Report, case: str, shown: Iterable[Shown]) -> None:
