@@ -17,14 +17,14 @@ AWAY_MAX = 2.0  #: 93% to 97% is as good as 95%.
 LEDGERS_MIN = 300  #: A claim about coverage needs this many intervals.
 #: Each case and its ledgers in the full form, so that chance alone seldom moves a figure out of bounds.
 CASES: dict[str, tuple[Simulation, int]] = {
-    "cost": (groups.cost, 1000),
+    "cost": (groups.cost, 2000),
     "elasticities": (groups.elasticities, 1000),
     "verdicts": (groups.verdicts, 1000),
     "energy": (lending.energy, 600),
     "harm": (holdouts.holdouts, 340),
     "bursts": (lending.bursts, 1000),
-    "saved": (saved.saved, 1000),
-    "forecast": (forecasts.forecasts, 600),
+    "saved": (saved.saved, 2000),
+    "forecast": (forecasts.forecasts, 2000),
 }
 QUICK_LEDGERS = 12
 

@@ -45,8 +45,11 @@ def forecasts(random: np.random.Generator) -> Iterator[Shown]:
         for name, process in PROCESSES.items():
             yield _forecast(f"forecast, {name}, {known} known", process(random, days), known)
         for name, change in CHANGES.items():
-            plain = PROCESSES["independent days" if name == "bursts" else "weekdays, AR(0.7)"]
-            yield _forecast(f"forecast, {name}, {known} known", change(random, plain(random, days), known), known)
+            plain = PROCESSES["independent days" if name == "bursts" else "weekdays, AR(0.7)"](random, days)
+            costs = change(random, plain, known)
+            # Bursts that no known day shows cannot be forecast: the forecast says that it assumes none.
+            unseen = name == "bursts" and not np.any(costs[:known] > 3 * plain[:known])
+            yield _forecast(f"forecast, {name}{' to come' if unseen else ''}, {known} known", costs, known)
 
 
 def _forecast(label: str, costs: Floats, known: int) -> Shown:

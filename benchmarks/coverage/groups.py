@@ -26,7 +26,7 @@ NS_PER_TOKEN = 20_000_000
 USD_PER_NS = {"borrowed": 2.0 / 3.6e12, "dedicated": 2.5 / 3.6e12}
 #: The marginal cost of a nanosecond of borrowed time, and the relative standard deviation of its estimate.
 MARGINAL_USD_PER_NS, MARGINAL_ERROR = 0.3 / 3.6e12, 0.15
-MANY = 200_000
+MANY = 50_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,10 @@ def compare(
         for name in scored
     }
     draws, units = _draws(by_verifier, shared, paid) if shared else ({}, 0)
-    if trajectory_draws is not None:
-        off = trajectory_draws - float(usd_per_trajectory or 0)  # (g + v) / alpha for another g.
+    if trajectory_draws is not None and draws:
+        # (g + v) / alpha for another g, whose draws are those of blocks.
+        wider = bootstrap.expanded(bootstrap.BLOCKS) / bootstrap.expanded(units)
+        off = (trajectory_draws - float(usd_per_trajectory or 0)) * wider
         draws = {name: drawn * (1 + off / float(paid[name] or 1)) for name, drawn in draws.items()}
     chances = _chances(draws) if len(draws) == len(scored) > 1 else {}
     verifiers = []

@@ -296,7 +296,16 @@ def cpm(book: PriceBook, at_ns: int) -> float:
 def _pi(cost: TokenCost, drawn: Resamples, line: str) -> Floats | float:
     if line == "serving":
         return 1.0
-    prices, serving = cost.price_draws(line), cost.price_draws("serving")["borrowed"]
+    # A useful token costs more where more of the tokens are wasted.
+    wasted = {
+        place: _ratio(made, useful) * useful.mean() / made.mean() if made.any() and useful.any() else 1.0
+        for place, made, useful in (
+            ("borrowed", drawn.borrowed_tokens, drawn.borrowed_useful),
+            ("dedicated", drawn.dedicated_tokens, drawn.dedicated_useful),
+        )
+    }
+    prices = {place: price * wasted[place] for place, price in cost.price_draws(line).items()}
+    serving = cost.price_draws("serving")["borrowed"] * wasted["borrowed"]
     if line == "dedicated":
         return _ratio(prices["dedicated"], serving)
     # Uneven production of borrowed tokens moves numerator and denominator alike: use the same draws.

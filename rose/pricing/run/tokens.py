@@ -4,8 +4,9 @@ A token counts once, on the engine that made it: generated = accepted + rejected
 tokens are waste, the others useful. [D] The price is dollars over tokens.
 
 The run's time is divided into equal blocks, which count as independent (batch means: Law, Simulation Modeling and
-Analysis, ch. 9). The variance is that of a ratio under cluster sampling, with Student's t. A block's dollars are its
-rollout time at each device class's mean price."""
+Analysis, ch. 9). The variance is that of a ratio under cluster sampling, with Student's t. It is the larger one of
+blocks and of pairs of neighbours, which may be alike. A block's dollars are its rollout time at each device class's
+mean price."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,14 +16,13 @@ from math import sqrt
 from typing import Any
 
 import duckdb
-import numpy as np
 import polars as pl
 
 from rose.pricing.charges import Charges
 from rose.pricing.charges.allocation import shared
 from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.query import rows, set_variables
-from rose.pricing.stats.bootstrap import RESAMPLES, Floats
+from rose.pricing.stats.bootstrap import Floats, normals, student
 from rose.pricing.stats.uncertainty import Clusters, ratio_variance
 
 FATES: tuple[str, ...] = ("accepted", "rejected", "stale", "lost", "open")
@@ -68,7 +68,7 @@ class Spread:
     freedom: int
 
     def draws(self, seed: int) -> Floats:
-        return 1 + self.relative * np.random.default_rng(seed).standard_t(self.freedom, RESAMPLES)
+        return 1 + self.relative * student(self.freedom) * normals(seed)
 
 
 def spreads(blocks: Iterable[Mapping[str, Any]], usd_per_ns: Mapping[tuple[str, str], float]) -> dict[str, Spread]:
@@ -85,17 +85,22 @@ def spreads(blocks: Iterable[Mapping[str, Any]], usd_per_ns: Mapping[tuple[str, 
             block = sums[name][row["block"]]
             block[0] += ns * price
             block[1] += row["tokens"]
-    made = {name: _spread([(y, x) for y, x in of_blocks.values() if y or x]) for name, of_blocks in sums.items()}
+    made = {name: _spread(of_blocks) for name, of_blocks in sums.items()}
     return {name: spread for name, spread in made.items() if spread is not None}
 
 
-def _spread(pairs: list[tuple[float, float]]) -> Spread | None:
-    y, x = (sum(column) for column in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
-    if len(pairs) < BLOCKS_MIN or not y or not x:
+def _spread(sums: Mapping[int, Sequence[float]]) -> Spread | None:
+    pairs: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for block, (y, x) in sums.items():
+        pairs[block // 2][0] += y
+        pairs[block // 2][1] += x
+    worked = [(y, x) for y, x in sums.values() if y or x]
+    y, x = (sum(column) for column in zip(*worked, strict=True)) if worked else (0.0, 0.0)
+    if len(worked) < BLOCKS_MIN or not y or not x:
         return None
-    variance = ratio_variance(y, x, Clusters.of(pairs))
-    assert variance is not None
-    return Spread(sqrt(variance) * x / y, len(pairs) - 1)
+    doubled = [(y, x) for y, x in pairs.values() if y or x]
+    variance = max(ratio_variance(y, x, Clusters.of(each)) or 0.0 for each in (worked, doubled))
+    return Spread(sqrt(variance) * x / y, len(worked) - 1)
 
 
 USEFUL = ("accepted", "rejected", "open")

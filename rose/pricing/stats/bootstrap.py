@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -57,23 +57,30 @@ def sums(columns: Ints) -> Floats | None:
 
 def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
     """Return sums over resampled blocks of units, and the number of blocks: 0 if there are too few units for the
-    correlation of neighbours in the columns `made`."""
-    count = min(BLOCKS, len(columns))
-    block = np.arange(len(columns)) * count // max(1, len(columns))
+    correlation of neighbours in the columns `made`.
+
+    Blocks of g units, whose neighbours correlate by r, have 1 - 2r / (g (1 - r^2)) of the variance of independent
+    blocks (batch means of an autoregression), so draws are spread by its root."""
+    size, count = len(columns), min(BLOCKS, len(columns))
+    block = np.arange(size) * count // max(1, size)
     blocks = np.zeros((count, columns.shape[1]), dtype=np.int64)
     np.add.at(blocks, block, columns)
-    return sums(blocks), count if len(columns) >= units_wanted(made) else 0
+    alike, drawn = alikeness(made), sums(blocks)
+    # An independent unit is worth (1 + r) / (1 - r) units. A block needs four times as many units, minus three.
+    if drawn is None or alike >= 1 or size < BLOCKS * max(1, 4 * (1 + alike) / (1 - alike) - 3):
+        return drawn, 0
+    total = columns.sum(axis=0)
+    wider = 1 / sqrt(1 - 2 * alike * count / size / (1 - alike**2))
+    return np.maximum(total + wider * (drawn - total), 0), count
 
 
-def units_wanted(made: Ints) -> float:
-    """Return how many units form the blocks. An independent unit is worth (1 + r) / (1 - r), with the largest
-    correlation r of neighbours in any column; a block needs four times as many, minus three."""
+def alikeness(made: Ints) -> float:
+    """Return the largest correlation of neighbours in any column, in its amount and in its part of all."""
     size, most, total = len(made), 0.0, made.sum(axis=1, keepdims=True)
-    # How much there is of each, and how large a part of all it is.
     away = np.hstack([made - made.mean(axis=0), made - total * (made.sum(axis=0) / max(1, total.sum()))])
     for column in away.T[np.any(np.abs(away) > 1e-6, axis=0)]:
         most = max(most, float(column[1:] @ column[:-1] / (column @ column)) + 1 / size)
-    return max(UNITS_MIN, BLOCKS * (4 * (1 + most) / (1 - most) - 3)) if most < 1 else inf
+    return most
 
 
 def drawn_clusters(places: int) -> Ints:
@@ -89,11 +96,25 @@ def interval(values: Floats, units: int) -> Interval | None:
     if units < UNITS_MIN:
         return None
     ordered = np.sort(np.where(np.isnan(values), np.inf, values))
-    tail = float(ndtr(-sqrt(units / (units - 1)) * student(units - 1)))
+    tail = float(ndtr(-expanded(units)))
     low, high = ordered[int(tail * len(ordered))], ordered[int((1 - tail) * len(ordered)) - 1]
     if not np.isfinite(low):
         return None
     return Interval(low=rounded(low), high=rounded(high) if np.isfinite(high) else None)
+
+
+def expanded(units: int) -> float:
+    """Return the deviations at which the bootstrap of a mean of normal units covers 95%."""
+    return sqrt(units / (units - 1)) * student(units - 1)
+
+
+@functools.lru_cache(maxsize=8)
+def normals(seed: int) -> Floats:
+    """Return draws for an estimate with an interval of its own, in half-widths of it, to combine with draws of
+    `by_time`. An interval of as many blocks gives the half-width back."""
+    drawn = np.random.default_rng(seed).standard_normal(RESAMPLES) / expanded(BLOCKS)
+    drawn.flags.writeable = False
+    return drawn
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,9 +10,10 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from rose.pricing.stats.bootstrap import RESAMPLES, Floats, Interval, rounded, student
+from rose.pricing.stats.bootstrap import BLOCKS, Floats, Interval, expanded, normals, rounded, student
 
 Z = 1.959963984540054  #: Standard normal quantile of a two-sided 95%.
+EFFECT_MIN = 0.7  #: Half of all independent clusters have less than 1, so 1 would make intervals too wide.
 Z_POWER = 0.8416212335729143  #: Standard normal quantile of 80%, the chance that a test finds a true effect.
 
 
@@ -41,7 +42,7 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
     """Return the trials over the design effect of the clusters (Korn and Graubard, 1998), times (t / z)^2 and at least
-    1. If no trial or every trial succeeded, each cluster counts as one trial."""
+    `EFFECT_MIN`. If no trial or every trial succeeded, each cluster counts as one trial."""
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
     if variance is None:
@@ -49,7 +50,7 @@ def effective_trials(successes: float, trials: float, clusters: Clusters, freedo
     if not 0 < rate < 1:
         return min(trials, float(clusters.count))
     effect = variance * trials / (rate * (1 - rate)) * (student(freedom or clusters.count - 1) / Z) ** 2
-    return trials / max(1.0, effect)
+    return trials / max(EFFECT_MIN, effect)
 
 
 def wilson(rate: float, trials: float) -> tuple[float, float]:
@@ -100,18 +101,18 @@ class Estimate:
         return Estimate(self.value + known, self.low + known, self.high + known)
 
     def draws(self, seed: int) -> Floats:
-        """Return a random value for each resample. Each side of the value has its own normal distribution."""
-        return self._at(np.random.default_rng(seed).standard_normal(RESAMPLES))
+        """Return a random value for each resample (`bootstrap.normals`). Each side of the value is normal."""
+        return self._at(normals(seed))
 
     def draws_like(self, resampled: Floats) -> Floats:
         """Return random values with the same ranks as `resampled`."""
         from scipy.special import ndtri
 
         place = np.argsort(np.argsort(resampled, kind="stable"), kind="stable")
-        return self._at(np.asarray(ndtri((place + 0.5) / len(place)), dtype=np.float64))
+        return self._at(np.asarray(ndtri((place + 0.5) / len(place)), dtype=np.float64) / expanded(BLOCKS))
 
     def _at(self, z: Floats) -> Floats:
-        return self.value + np.where(z < 0, z * (self.value - self.low), z * (self.high - self.value)) / Z
+        return self.value + np.where(z < 0, z * (self.value - self.low), z * (self.high - self.value))
 
 
 def more_units(estimate: Estimate, units: int) -> int | None:

@@ -1,11 +1,12 @@
 """The forecast cost of a month: the amount spent so far, plus the remaining days, drawn from a fitted model.
 
-[D] Cost of a day = level + trend + weekday + error, in logarithms, or in dollars if a day cost less than a twentieth of
-the median day. Errors are autoregressive with coefficient r, weighted by its restricted likelihood; the rest is fitted
-by generalised least squares (Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4).
+[D] Cost of a day = level + trend + weekday + error, in logarithms, or in dollars if a day cost nothing. Errors are
+autoregressive with coefficient r, weighted by its restricted likelihood; the rest is fitted by generalised least
+squares (Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4).
 
 A day is a departure if its news exceeds `NEWS` robust deviations, or its Studentized residual exceeds chance, or its
-logarithm is `FAR` robust deviations from the median. After a burst there is no forecast."""
+logarithm is `FAR` robust deviations from the median of its weekday. If enough days follow a level shift or a holiday,
+the forecast uses only those days. After a burst there is no forecast."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ DRAWS = 4000
 NEWS, FAR = 4.0, 5.0
 SHIFT, HOLIDAY, BURST = "level shift", "holiday", "burst"
 
-_LEAST_SHARE = 1 / 20  #: Below this share of the middle day, a day is too different for logarithms.
 _CARRIED = np.append(np.arange(-0.9, 0.95, 0.1), (0.95, 0.99))
 _DIGITS = 9  #: Digits of a draw that are equal on any machine.
 _SEED = 0
@@ -71,16 +70,15 @@ def forecast(
             return forecast(after, spent_nano, left, budget_nano)
         more = f"earlier days do not predict later days; need {DAYS_MIN - len(after)} more days"
         return Forecast(method=f"{name} on {day}: {'the next may come at any time' if name == BURST else more}")
-    drawn = model.draws()
-    totals = sorted(spent_nano + max(0, round(float(f"{value:.{_DIGITS}g}"))) for value in drawn)
-    edge = DRAWS // 40
+    drawn = np.sort(_rounded(np.maximum(model.draws(), 0)))
+    low, expected, high = (spent_nano + int(drawn[at]) for at in (DRAWS // 40, DRAWS // 2, -1 - DRAWS // 40))
     return Forecast(
         method=f"level, trend, weekdays and autocorrelation of {len(history)} days in "
         f"{'logarithms' if model.logs else 'dollars'}, {DRAWS} draws, {_ASSUMES}",
-        expected_nano=totals[DRAWS // 2],
-        low_nano=totals[edge],
-        high_nano=totals[-1 - edge],
-        over_share=None if budget_nano is None else sum(total > budget_nano for total in totals) / DRAWS,
+        expected_nano=expected,
+        low_nano=low,
+        high_nano=high,
+        over_share=None if budget_nano is None else float((drawn > budget_nano - spent_nano).mean()),
     )
 
 
@@ -112,7 +110,7 @@ class _Model:
     def of(cls, history: Mapping[date, int], left: Sequence[tuple[date, Fraction]]) -> _Model:
         first, days = min(history), len(history)
         costs = np.array([history[day] for day in sorted(history)], np.float64)
-        logs = bool(costs.min() > np.median(costs) * _LEAST_SHARE)
+        logs = bool(costs.min() > 0)
         unit = 1.0 if logs else float(np.abs(costs).mean())
         y = np.log(costs) if logs else costs / unit
         share = np.zeros((max(day for day, _ in left) - first).days + 1 - days)
@@ -128,17 +126,15 @@ class _Model:
         """Return the most unusual day with its name, or None if no day is unusual."""
         fit, known = max(self.fits, key=lambda one: one.log_likelihood), self.x[: len(self.y)]
         error = self.y - known @ fit.coefficients
-        departs = np.maximum(
-            np.abs(_beyond(error[1:] - fit.carried * error[:-1])) / NEWS, _unexplained(self.y, known, fit.carried)
-        )
-        if self.logs:
-            departs = np.maximum(departs, np.abs(_beyond(self.y)[1:]) / FAR)
+        level = self.y - known[:, 2:] @ fit.coefficients[2:]  # Without what weekdays do.
+        departs = np.abs(_beyond(self.y - _weekday_medians(self.y))) / FAR if self.logs else np.zeros(len(level))
+        news = np.abs(_beyond(error[1:] - fit.carried * error[:-1])) / NEWS
+        departs[1:] = np.max([departs[1:], news, _unexplained(self.y, known, fit.carried)], axis=0)
         if departs.max() <= 1:
             return None
-        at = int(np.argmax(departs)) + 1
-        level = self.y - known[:, 2:] @ fit.coefficients[2:]  # Without what weekdays do.
-        before, later = float(np.median(level[max(0, at - 7) : at])), level[at + _BACK_DAYS :]
-        stays = len(later) > 3 and abs(float(np.median(later)) - before) > abs(level[at] - before) / 2
+        at = int(np.argmax(departs))
+        before, later = float(np.median(level[max(0, at - 7) : at] if at else level[1:8])), level[at + _BACK_DAYS :]
+        stays = at > 0 and len(later) > 3 and abs(float(np.median(later)) - before) > abs(level[at] - before) / 2
         name = SHIFT if stays else HOLIDAY if level[at] < before else BURST
         return name, self.first + timedelta(days=at)
 
@@ -163,10 +159,21 @@ class _Model:
         return np.concatenate(drawn)
 
 
+def _rounded(amounts: Floats) -> Floats:
+    digit = 10 ** (np.floor(np.log10(np.maximum(amounts, 1))) + 1 - _DIGITS)
+    return np.asarray(np.rint(np.rint(amounts / digit) * digit), dtype=np.float64)
+
+
 def _beyond(values: Floats) -> Floats:
     """Return the distance of each value from the median, in robust deviations."""
     away = values - np.median(values)
     return np.asarray(away / max(1.4826 * float(np.median(np.abs(away))), _LEAST_DEVIATION), dtype=np.float64)
+
+
+def _weekday_medians(y: Floats) -> Floats:
+    """Return the median of the other days of each day's weekday."""
+    weeks = (np.subtract.outer(np.arange(len(y)), np.arange(len(y))) % 7 == 0) & ~np.eye(len(y), dtype=bool)
+    return np.array([np.median(y[others]) for others in weeks])
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
@@ -182,22 +189,23 @@ def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
 
 
 def _fits(y: Floats, x: Floats) -> Iterator[_Fit]:
-    from statsmodels.regression.linear_model import GLS  # Takes a second to load, and is rarely needed.
-
-    number = np.arange(len(y))
-    apart = np.abs(number[:, None] - number)
+    """Yield the generalised least squares of each r. Prais and Winsten's transform leaves independent errors."""
     for carried in _CARRIED:
-        fit: Any = GLS(y, x, sigma=carried**apart / (1 - carried**2)).fit()
-        covariance = np.asarray(fit.normalized_cov_params, dtype=np.float64)
+        first = np.sqrt(1 - carried**2)
+        white_y, white_x = (
+            np.concatenate([first * values[:1], values[1:] - carried * values[:-1]]) for values in (y, x)
+        )
+        basis, upper = np.linalg.qr(white_x)
+        coefficients = np.linalg.solve(upper, basis.T @ white_y)
+        inverse = np.linalg.inv(upper)
         # Equal days leave only rounding errors.
-        squares, freedom = max(float(fit.ssr), 1e-24), int(fit.df_resid)
-        # Its first term is of the covariance of the errors themselves.
-        likelihood = (np.log(1 - carried**2) + np.linalg.slogdet(covariance)[1] - freedom * np.log(squares)) / 2
+        squares, freedom = max(float(np.square(white_y - white_x @ coefficients).sum()), 1e-24), len(y) - x.shape[1]
+        determinant = -2 * np.log(np.abs(np.diag(upper))).sum()
         yield _Fit(
             carried=float(carried),
-            coefficients=np.asarray(fit.params, dtype=np.float64),
-            root=np.asarray(np.linalg.cholesky(covariance), dtype=np.float64),
+            coefficients=coefficients,
+            root=np.linalg.cholesky(inverse @ inverse.T),
             squares=squares,
             freedom=freedom,
-            log_likelihood=float(likelihood),
+            log_likelihood=float(np.log(first) + (determinant - freedom * np.log(squares)) / 2),
         )

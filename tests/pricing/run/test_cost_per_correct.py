@@ -115,7 +115,7 @@ def test_the_bootstrap_agrees_with_theory(sample_costs: SampleCosts) -> None:
     dollars = float((cost.by_line["dedicated"] or 0) * made["dedicated"].useful)
     mean, error = accepted.mean(), accepted.reshape(10, 40).mean(axis=1).std(ddof=1) / np.sqrt(10)
     expected = [dollars / 400 / (mean + side * bootstrap.student(9) * error) for side in (1, -1)]
-    assert ends(interval) == pytest.approx(expected, rel=0.01)
+    assert ends(interval) == pytest.approx(expected, rel=0.02)
 
 
 def test_each_group_has_its_tokens_and_they_are_those_of_the_run(sample_costs: SampleCosts) -> None:
@@ -223,5 +223,5 @@ def test_a_share_of_everything_is_not_certain() -> None:
 def test_the_borrow_s_own_interval_moves_the_price_of_its_tokens() -> None:
     drawn = token_cost((2, 3, 1, 2), 0.5, 20, borrow=Estimate(10.0, 5.0, 20.0)).price_draws("blended")
     # Half of the 20 useful tokens are borrowed.
-    assert np.quantile(drawn["borrowed"], [0.025, 0.5, 0.975]) == pytest.approx([0.5, 1, 2], abs=0.1)
+    assert ends(bootstrap.interval(drawn["borrowed"], bootstrap.BLOCKS)) == pytest.approx([0.5, 2], abs=0.1)
     assert (drawn["dedicated"] == 3).all()

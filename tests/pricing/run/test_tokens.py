@@ -80,4 +80,4 @@ def test_too_few_blocks_with_work_say_nothing(rows: list[dict[str, object]]) -> 
 def test_draws_spread_as_student_s_t_does() -> None:
     drawn = Spread(0.1, 9).draws(seed=1)
     assert drawn.mean() == pytest.approx(1, abs=0.01)
-    assert drawn.std() == pytest.approx(0.1 * math.sqrt(9 / 7), rel=0.1)
+    assert drawn.std() == pytest.approx(0.1 * math.sqrt(9 / 10), rel=0.1)

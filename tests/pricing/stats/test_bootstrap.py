@@ -54,17 +54,13 @@ def made_of_neighbours(carried: float, size: int, seed: int = 1) -> bootstrap.In
     return np.rint(1000 + 100 * values).astype(np.int64)[:, None]
 
 
-def test_blocks_spread_as_neighbours_that_are_alike_do() -> None:
-    alone = bootstrap.sums(made_of_neighbours(0.6, 4000))
-    assert alone is not None
-    # The sum of many has the variance (1 + 0.6) / (1 - 0.6) times that of as many independent units.
-    spreads = []
-    for seed in range(20):
-        units = made_of_neighbours(0.6, 4000, seed)
-        drawn, _ = bootstrap.by_time(units, units)
-        assert drawn is not None
-        spreads.append(drawn.var())
-    assert np.mean(spreads) == pytest.approx(4 * alone.var(), rel=0.3)
+@pytest.mark.parametrize(("size", "seeds"), [(140, 400), (4000, 30)])
+def test_blocks_spread_as_neighbours_that_are_alike_do(size: int, seeds: int) -> None:
+    each = [made_of_neighbours(0.6, size, seed) for seed in range(seeds)]
+    spreads = [drawn.var() for units in each if (drawn := bootstrap.by_time(units, units)[0]) is not None]
+    # The sum has (1 + 0.6) / (1 - 0.6) times the variance of as many independent units; draws have (n - 1) / n of it.
+    variance = size * 4 * 100**2 / (1 - 0.6**2)
+    assert np.mean(spreads) == pytest.approx(0.9 * variance, rel=0.15)
 
 
 @pytest.mark.parametrize(("carried", "size", "enough"), [(0.0, 60, True), (0.9, 60, False), (0.9, 2000, True)])
