@@ -113,6 +113,8 @@ LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledg
 @functools.wraps(service.up_command)
 def up(config: Path, **options: Any) -> None:
     with user_errors():
+        from rose.runtime.service import up as _  # noqa: F401 - its missing packages are named before those of prices
+
         _load(config)
     service.up_command(config, **options)
 
