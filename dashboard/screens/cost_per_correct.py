@@ -1,4 +1,4 @@
-"""What the policy learned, the cost of a correct answer, and ways to lower this cost."""
+"""The page about the policy's learning and the cost of a correct answer."""
 
 from collections.abc import Sequence
 

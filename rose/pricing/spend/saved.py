@@ -35,7 +35,7 @@ Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whole:
-    """A run's comparison with dedicated devices over all its time, or `why` there is none."""
+    """A run's comparison with dedicated devices over all its time; None has its reason in `why`."""
 
     way: Alternative | None = None
     borrow: Marginal | None = None

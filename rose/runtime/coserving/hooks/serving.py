@@ -207,7 +207,7 @@ class ServingPlugin:
 
 
 def linked_page(number: int) -> Path:
-    """Return the page that this link names, or the link's own path if there is none."""
+    """Return the page that this link names, or the link's own path if the link does not exist."""
     link = Path(f"{PAGE_LINK}{number}")
     with suppress(OSError):  # Read, not followed: the kernel may forbid following another user's link.
         return link.readlink()

@@ -19,7 +19,7 @@ _METADATA = tuple(
 
 @dataclass(frozen=True, slots=True)
 class OriginRules:
-    """What is allowed besides object stores, and besides origins over HTTP at ordinary addresses."""
+    """The sources that are allowed besides object stores and ordinary HTTP origins."""
 
     files: bool = False  # Whether `file:///FOLDER` is allowed.
     hosts: tuple[str, ...] = ()  # Names, addresses and networks allowed even if loopback, link-local or the like.

@@ -45,7 +45,7 @@ _B = TypeVar("_B", _PinRequest, _Acknowledgement)
 
 
 class Calls(Protocol):
-    """What a store or an `Origin` answers. Calls raise TransferError."""
+    """Answers of a store or an `Origin`. Calls raise TransferError."""
 
     def packages(self) -> list[Package]: ...
     def route(self, version: int, have: int | None) -> Route: ...
