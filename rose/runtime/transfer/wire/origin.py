@@ -57,7 +57,7 @@ class Route:
 
 
 class Origin(ABC):
-    """A source of weights for a receiver or a relay. Methods are thread-safe, and raise GoneError, BrokenError or TransferError."""
+    """A source of weights. Methods are thread-safe, and raise GoneError, BrokenError or TransferError."""
 
     def __init__(self, url: str, throttle: Throttle) -> None:
         self.url = url.rstrip("/")
