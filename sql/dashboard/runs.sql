@@ -1,7 +1,7 @@
 -- The runs to choose from, newest first: the newest 200 of `runs`, the newest fleet's own, and the one of `run_id`,
 -- however old they are. Each has every provenance among its events, the time of its last event, when it or its fleet
 -- was last heard of, the seconds after which it expires where that is known, its tags, and whether an answer of it was
--- judged. The trace is the fleet's, if the run has none of its own. Jobs on the ledger itself are no runs.
+-- judged. The trace is the one of the run's fleet. Jobs on the ledger itself are no runs.
 -- By hand: SET VARIABLE run_id = '';
 WITH seen AS (
     SELECT
@@ -13,11 +13,11 @@ WITH seen AS (
 named AS (
     SELECT
         run.* REPLACE (
-            coalesce(run.trace, owner.trace) AS trace,
-            coalesce(run.trace_keep_share, owner.trace_keep_share) AS trace_keep_share,
-            coalesce(run.trace_length_scale, owner.trace_length_scale) AS trace_length_scale,
-            coalesce(run.trace_output_length_scale, owner.trace_output_length_scale) AS trace_output_length_scale,
-            coalesce(run.trace_time_scale, owner.trace_time_scale) AS trace_time_scale
+            owner.trace AS trace,
+            owner.trace_keep_share AS trace_keep_share,
+            owner.trace_length_scale AS trace_length_scale,
+            owner.trace_output_length_scale AS trace_output_length_scale,
+            owner.trace_time_scale AS trace_time_scale
         ),
         seen.provenances, seen.judged, seen.last_event_at, greatest(seen.last_event_at, fleet.last_event_at) AS heard_at
     FROM run
