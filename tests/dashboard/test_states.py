@@ -238,6 +238,15 @@ def test_the_price_of_an_answer_is_shown_for_the_newest_run_that_has_judged_answ
     assert any("No answer of this run was judged" in box.value for box in chosen.info)
 
 
+def test_a_run_has_the_traffic_of_its_fleet(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "w", "fleet", "live") as ledger:
+        ledger.record(events.Run(action="started", name="fleet", trace="bursty", trace_keep_share=0.5))
+        ledger.record(events.Run(action="started", name="rl", run_id="rl"))
+    traffic = {run.run_id: (run.fleet_run_id, run.trace, run.trace_keep_share) for run in data.runs(Ledger(root))}
+    assert traffic == dict.fromkeys(("fleet", "rl"), ("fleet", "bursty", 0.5))
+
+
 def test_a_run_that_is_too_old_to_be_listed_opens_by_its_id(tmp_path: Path, open_page: OpenPage) -> None:
     root, count = tmp_path / "ledger", bar.RUNS_MAX + 3
     names = [f"run-{number}" for number in range(count)]

@@ -120,12 +120,14 @@ def ledger_id(root: Path) -> str:
 
 def give_id(root: Path) -> str:
     """Return the id of the ledger. A missing id is created."""
-    if not (known := ledger_id(root)):
+    if not (identity := ledger_id(root)):
         with locked(root / "locks" / ".id.lock"):
-            if not (known := ledger_id(root)):
-                known = uuid.uuid4().hex
-                write_file(root / MARKER, json.dumps(json.loads((root / MARKER).read_bytes()) | {"id": known}).encode())
-    return known
+            if not (identity := ledger_id(root)):
+                identity = uuid.uuid4().hex
+                write_file(
+                    root / MARKER, json.dumps(json.loads((root / MARKER).read_bytes()) | {"id": identity}).encode()
+                )
+    return identity
 
 
 def _mark(marker: Path) -> None:
@@ -190,15 +192,15 @@ def chain(root: Path, writer: str) -> list[Part]:
 
 def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
     """Return every part of `writer`, in order, and whether a wider part supersedes it."""
-    known = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
+    parts = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
     states: tuple[State, ...] = ("compacted", "archived", "compacted")
     for state in states:
         for name in names(root / state / writer):
             if (span := manifest_span(name)) is not None:
-                known.add(Part(writer, *span, state))
+                parts.add(Part(writer, *span, state))
     ranked: list[tuple[Part, bool]] = []
     covered = -1
-    for part in sorted(known, key=lambda part: (part.first, -part.last, part.state)):
+    for part in sorted(parts, key=lambda part: (part.first, -part.last, part.state)):
         ranked.append((part, part.last <= covered))
         covered = max(covered, part.last)
     return ranked
