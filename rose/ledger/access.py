@@ -75,10 +75,7 @@ def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
     with suppress(LedgerError):
         try:
             # Another command may hold the writer. No writer's name begins with a dot.
-            with (
-                ledger.lock("access"),
-                LedgerWriter.open(ledger.folder, WRITER, layout.UPKEEP_RUN_ID) as writer,
-            ):
+            with ledger.lock("access"), LedgerWriter.open(ledger.folder, WRITER, layout.UPKEEP_RUN_ID) as writer:
                 writer.record(Access(who=who or verified.user_at_host(), **fields))
         except (LedgerError, OSError) as error:
             echo(f"this is not in the ledger's access log: {error}", err=True)

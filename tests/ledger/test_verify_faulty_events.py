@@ -139,11 +139,7 @@ def test_a_slice_of_another_writer_is_named_where_its_time_is_accounted_for(tmp_
     root = record(tmp_path / "ledger", *map(_slice, (7, 14, 21)), writer="z")
     for writer, t0_ns in (("a", 6), ("b", 27), ("c", 34), ("d", 40)):
         record(root, _slice(t0_ns), writer=writer)
-    assert [(fault.writer, fault.value) for fault in faulty_events(root)[1]] == [
-        ("a", "6"),
-        ("b", "27"),
-        ("d", "40"),
-    ]
+    assert [(fault.writer, fault.value) for fault in faulty_events(root)[1]] == [("a", "6"), ("b", "27"), ("d", "40")]
 
 
 def test_every_view_and_daily_sum_leaves_out_what_it_cannot_reckon_with():

@@ -115,8 +115,7 @@ def correct_command(
         ),
     ] = None,
     threshold: Annotated[
-        float | None,
-        typer.Option("--threshold", help="Least accepted probability, in a file without `accepted`; 0.5."),
+        float | None, typer.Option("--threshold", help="Least accepted probability, in a file without `accepted`; 0.5.")
     ] = None,
     price_book: BookOption = None,
     *,

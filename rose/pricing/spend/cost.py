@@ -153,11 +153,7 @@ def question(
     )
 
 
-def ask(
-    ledger: Ledger,
-    question: Question,
-    price_book: str | PriceBook | None = None,
-) -> Cost:
+def ask(ledger: Ledger, question: Question, price_book: str | PriceBook | None = None) -> Cost:
     billed = bill(
         ledger,
         question.period,

@@ -142,12 +142,7 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     for team in saved.teams:
         rows.append(row(team, "", saved.of_team(team)))
         rows += [row(team, run.run_id, run.saving) for run in saved.runs if run.team == team]
-    amounts = (
-        f"{CASH} ({MARGINAL})",
-        ADDED_THERE,
-        ADDED,
-        f"capacity avoided ({AMORTIZED}, hypothetical)",
-    )
+    amounts = (f"{CASH} ({MARGINAL})", ADDED_THERE, ADDED, f"capacity avoided ({AMORTIZED}, hypothetical)")
     yield Table(
         title="",
         columns=columns("team", "run", *amounts, text=("run",)),

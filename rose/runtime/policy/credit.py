@@ -130,9 +130,7 @@ def grant(facts: CreditFacts) -> Credit:
         room_ns = min(_room_ns(one, alone_ns, stretch, factor) for one in facts.live)
     share = facts.lease.slack_share / (2 if facts.interference.halved else 1)
     delay_ns, limit = min(
-        (share * token_ns, Hold.DECODE_SLACK),
-        (share * prompt_ns, Hold.NEXT_REQUEST),
-        (room_ns, Hold.STRETCH),
+        (share * token_ns, Hold.DECODE_SLACK), (share * prompt_ns, Hold.NEXT_REQUEST), (room_ns, Hold.STRETCH)
     )
     work_ns = max(0, int(delay_ns / factor))
     return Credit(work_ns, facts.now_ns + round(2 * (alone_ns + factor * work_ns)) if work_ns else 0, limit)

@@ -99,10 +99,7 @@ def test_a_row_of_a_sample_is_as_many_requests_as_it_stands_for(select, request_
     events = [request_event(source="engine", requests=3, ttft_ns=101), request_event(request_id="alone")]
     assert select(
         "SELECT source, slo_ok, count(*), sum(prompt_tokens) FROM request GROUP BY ALL ORDER BY ALL", events
-    ) == [
-        ("client", True, 1, 10),
-        ("engine", False, 3, 30),
-    ]
+    ) == [("client", True, 1, 10), ("engine", False, 3, 30)]
 
 
 def test_a_request_comes_with_the_traffic_of_its_run(select, request_event):

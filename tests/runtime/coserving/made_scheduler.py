@@ -97,11 +97,7 @@ class Loop:
             requests, scheduler.waiting_queue = scheduler.waiting_queue, []
             lengths = [len(request.origin_input_ids) for request in requests]
             return Batch(
-                requests,
-                "extend",
-                extend_num_tokens=sum(lengths),
-                extend_lens=lengths,
-                prefix_lens=[0] * len(lengths),
+                requests, "extend", extend_num_tokens=sum(lengths), extend_lens=lengths, prefix_lens=[0] * len(lengths)
             )
         return scheduler.running_batch if scheduler.running_batch.reqs else None
 

@@ -20,9 +20,7 @@ def test_where_sglang_schedules_ahead_it_counts_output_a_step_late(ahead, counte
     count_penalties(
         None,
         SimpleNamespace(
-            reqs=requests,
-            enable_overlap=ahead,
-            sampling_info=SimpleNamespace(penalizer_orchestrator=orchestrator),
+            reqs=requests, enable_overlap=ahead, sampling_info=SimpleNamespace(penalizer_orchestrator=orchestrator)
         ),
     )
     assert frequency.cumulated_frequency_penalties[0].sum() == 0

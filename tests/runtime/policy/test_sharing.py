@@ -296,11 +296,7 @@ def test_no_engine_changes_model_for_a_pause_that_is_shorter_than_a_change():
 
 
 def test_a_run_takes_an_engine_of_its_model_before_any_other():
-    table = [
-        EngineFacts("e0", 4, model="A"),
-        EngineFacts("e1", 4, "c", model="B"),
-        EngineFacts("e2", 4, model="B"),
-    ]
+    table = [EngineFacts("e0", 4, model="A"), EngineFacts("e1", 4, "c", model="B"), EngineFacts("e2", 4, model="B")]
     runs = [RunFacts("b", 1, model="B"), RunFacts("c", 1, model="B")]
     assert assign(table, runs, NOW) == {"e1": "c", "e2": "b"}
     wanting = [*runs, RunFacts("d", 1, model="B")]

@@ -100,8 +100,7 @@ class RolloutPlugin:
                 kv_tokens=self.view.kv_tokens_total,
                 compute_mechanism=compute_mechanism(**self._compute, preemptible=preemptible),
                 memory_mechanism=memory_mechanism(
-                    pool=None if self.guard is None else self.guard.mechanism,
-                    leased=self.activation is not None,
+                    pool=None if self.guard is None else self.guard.mechanism, leased=self.activation is not None
                 ),
             ),
         )

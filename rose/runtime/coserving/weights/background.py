@@ -65,10 +65,7 @@ class Background:
         be_nice(_HOST_NICE)
 
     def _run(
-        self,
-        job: Callable[[Turn], Callable[[], None]],
-        given_up: threading.Event,
-        before: threading.Thread | None,
+        self, job: Callable[[Turn], Callable[[], None]], given_up: threading.Event, before: threading.Thread | None
     ) -> None:
         if before is not None:
             before.join()

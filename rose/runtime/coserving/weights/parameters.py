@@ -23,11 +23,7 @@ class EngineWeights:
 
     @classmethod
     def of(
-        cls,
-        model_runner: Any,
-        manifest: Manifest,
-        ranks: Ranks,
-        parameters: Mapping[str, torch.Tensor] | None = None,
+        cls, model_runner: Any, manifest: Manifest, ranks: Ranks, parameters: Mapping[str, torch.Tensor] | None = None
     ) -> EngineWeights:
         """Return the weights. Raises TransferError if they do not fit the model's head counts."""
         from rose.runtime.transfer.layout.fused import hf_views

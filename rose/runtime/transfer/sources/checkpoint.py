@@ -14,13 +14,7 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import TensorInfo
 from rose.runtime.transfer.sources.rank_tensors import RankTensor
 
-_DTYPES = {
-    "BF16": "bfloat16",
-    "F16": "float16",
-    "F32": "float32",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-}
+_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 

@@ -30,14 +30,7 @@ from rose.runtime.transfer.errors import ConflictError, TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, cells
 from rose.runtime.transfer.package.cuts import Cut, Key, check_same_layout, cut_whole
-from rose.runtime.transfer.package.manifest import (
-    Manifest,
-    check_chain,
-    check_sound,
-    check_version,
-    merge_parts,
-    plan,
-)
+from rose.runtime.transfer.package.manifest import Manifest, check_chain, check_sound, check_version, merge_parts, plan
 from rose.runtime.transfer.package.parts import Parts, Writer
 from rose.runtime.transfer.store.catalog import Catalog
 from rose.runtime.transfer.store.chunks import ChunkFolder

@@ -205,8 +205,7 @@ def test_granted_is_released_preempted_expired_and_open(tmp_path_factory, moves)
         else:
             late += move == "late"
             borrower.act(
-                wanted_ns=0 if move == "unwanted" else 1000,
-                load=replace(IDLE, finished=2 * late, late_by_lending=late),
+                wanted_ns=0 if move == "unwanted" else 1000, load=replace(IDLE, finished=2 * late, late_by_lending=late)
             )
         assert (borrower.page.lease().expires_ns > 0) == borrower.leasing.state.in_force
     borrower.leasing.end("the agent stops")

@@ -114,8 +114,7 @@ def test_a_card_is_found_again_by_its_uuid_though_indices_moved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "gpu", "energy_mj"),
-    [("2,0", 0, 3), ("2,0", 1, 1), ("GPU-bb", 0, 2), ("GPU-bbb-2, GPU-c", 1, 3)],
+    ("visible", "gpu", "energy_mj"), [("2,0", 0, 3), ("2,0", 1, 1), ("GPU-bb", 0, 2), ("GPU-bbb-2, GPU-c", 1, 3)]
 )
 def test_cuda_visible_devices_chooses_the_card(visible: str, gpu: int, energy_mj: int) -> None:
     cards = [Card("a-1"), Card("bbb-2"), Card("c-3")]

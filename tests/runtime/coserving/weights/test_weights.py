@@ -236,12 +236,7 @@ def test_with_cores_of_the_host_nothing_is_done_on_the_device_s(tmp_path, origin
     core = max(os.sched_getaffinity(0))
     shared, places = LentDevice(), []
     engine = HandMadeEngine(
-        tmp_path,
-        V0,
-        dtype=torch.bfloat16,
-        wait_for_device=shared.wait,
-        record_span=shared.record,
-        host_cores=[core],
+        tmp_path, V0, dtype=torch.bfloat16, wait_for_device=shared.wait, record_span=shared.record, host_cores=[core]
     )
     held_to(engine, stage(engine, origin))
     aside = engine.updaters[0]._aside
