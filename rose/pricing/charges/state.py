@@ -195,7 +195,7 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
     """Add new events to the sums, in the open transaction unless `first`.
 
-    Return False if sums must be undone: for a repeated event_id, overlapping time, or a changed pool or class."""
+    Return False if sums must be undone: for a repeated event_id, time that is not counted, or a changed pool or class."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -239,11 +239,13 @@ def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Incremen
     if first:
         drop("new_turn", "moved", "new_token", "own_token", "new_attempt", "own_attempt")
         drop("new_ended", "own_ended", "new_judged", "own_judged")
-    run("52_overlaps")
-    if count("SELECT count(*) FROM overlapped"):
+    run("52_disputed")
+    if count("SELECT count(*) FROM disputed"):
         if not first:
             return False
-        run("53_doubled")
+        view = query.view_as("TEMP VIEW", "uncounted_time")
+        connection.execute(view.replace("FROM event", "FROM new_event"))
+        run("53_uncounted")
     run("55_slices")
     _fold_crossing(connection)
     if first:
@@ -311,7 +313,7 @@ def _version() -> str:
         for file in files(sql).joinpath(folder).iterdir()
         if file.name.endswith(".sql")
     )
-    texts = [*map(sql.read, scripts), *map(sql.view, _VIEWS)]
+    texts = [*map(sql.read, scripts), *map(sql.view, (*_VIEWS, "uncounted_time"))]
     return hashlib.sha256("\n".join([*texts, _IN_TIME, *rows.schema().names, *_KINDS]).encode()).hexdigest()[:16]
 
 
