@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import sql
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Device, DeviceSlice
 from rose.ledger.files import catalog
