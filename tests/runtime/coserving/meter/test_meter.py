@@ -134,12 +134,11 @@ def test_a_ledger_that_cannot_be_written_does_not_end_the_meter() -> None:
     meter.stop()
 
 
-def test_cores_that_work_are_busy_and_their_processes_memory_is_counted() -> None:
+def test_cores_that_work_are_busy() -> None:
     script = f"""import os, sys
 os.sched_setaffinity(0, [{CORE}])
 end = os.times().elapsed + 0.3
 while os.times().elapsed < end: pass
-memory = bytearray(64 << 20)
 print(flush=True)
 sys.stdin.read()"""
     cores = CoresInstrument([CORE])
@@ -151,7 +150,5 @@ sys.stdin.read()"""
     child.communicate("")
     assert reading.busy_share is not None
     assert 0 < reading.busy_share <= 1
-    assert reading.memory_used_bytes is not None
-    assert reading.memory_used_bytes >= 64 << 20
     with pytest.raises(UnreadableError, match=r"cores \[100000\] are off, or not of this host"):
         CoresInstrument([CORE, 100_000]).open()
