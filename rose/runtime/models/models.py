@@ -205,8 +205,7 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
     from safetensors.torch import save_file
 
     cpu.define_torchvision()
-    from tokenizers import pre_tokenizers
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     progress(f"converting {source.name} to a Hugging Face checkpoint, once")
@@ -225,9 +224,15 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
     config |= {"rms_norm_eps": round(config["rms_norm_eps"], 9), "torch_dtype": "bfloat16"}
     _write(folder / "config.json", config)
     _write(folder / "generation_config.json", {key: config[key] for key in ("bos_token_id", "eos_token_id")})
-    length = config["max_position_embeddings"]
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, model_max_length=length)
-    # SmolLM2 splits off single digits first. The file does not say so.
+    save_tokenizer(source, folder, config["max_position_embeddings"])
+
+
+def save_tokenizer(source: Path, folder: Path, length_max: int) -> None:
+    """Write SmolLM2's tokenizer, which splits off single digits first. The GGUF file does not say so."""
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, model_max_length=length_max)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
