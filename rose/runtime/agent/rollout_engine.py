@@ -85,7 +85,6 @@ class RolloutEngine:
         self._assigned, self._changed, self._via, self._make = assigned, changed, via, make
         self.model: str | None = None  # The last engine's model.
         self.unstarted: str | None = None  # A model that failed to start, or that this agent does not have.
-        self.loading = False
         self.start_ns = 0  # How long the engine took to start; 0: unknown.
         self._wanted: str | None = None  # The model that the controller wants; None: any.
         self._run_id: str | None = None
@@ -252,7 +251,6 @@ class RolloutEngine:
     def _live(self, launched_ns: int) -> str | None:
         engine = self.engine = self._make(self._engine_spec)
         self._accountant.starts(launched_ns)
-        self.loading = True
         try:
             engine.launch()
             if self._stopping.is_set():
@@ -261,8 +259,6 @@ class RolloutEngine:
             engine.settle()
         except _NOT_STARTED as error:
             return self._did_not_start(engine, error)
-        finally:
-            self.loading = False
         reason, scheduled = "the process ended", self._has_scheduler()
         self._accountant.started(monotonic_ns())
         self.start_ns = duration_ns = monotonic_ns() - launched_ns
