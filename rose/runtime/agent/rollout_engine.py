@@ -94,7 +94,6 @@ class RolloutEngine:
         self._away: str | None = "the rollout engine is being started"
         self._newest: EngineSync | None = None  # the newest sync; it may be of an engine that is being taken over
         self._up = False  # whether the engine answers; only then can it be left to the next agent
-        self._moved = False  #: Whether the engine got another port since it last answered.
         self._leaving = False
         self._changing = threading.Lock()
         self._stopping = threading.Event()
@@ -263,7 +262,6 @@ class RolloutEngine:
         self._accountant.started(monotonic_ns())
         self.start_ns = duration_ns = monotonic_ns() - launched_ns
         self._record(rollout_event(self.spec, "started", engine.pid, duration_ns=duration_ns))
-        self._moved = False
         self._begin(self._new_sync(engine))
         return self._live_on(engine, scheduled=scheduled, reason=reason)
 
@@ -272,10 +270,9 @@ class RolloutEngine:
             self._accountant.started(monotonic_ns())
             return None
         spec = self._engine_spec
-        elsewhere = spec.elsewhere() if isinstance(error, AddressInUseError) and not self._moved else None
+        elsewhere = spec.elsewhere() if isinstance(error, AddressInUseError) else None
         if elsewhere is not None:
             self._renew(lambda spec: replace(spec, rollout=elsewhere))
-            self._moved = True
             reason = f"its port {spec.port} was taken"
         elif isinstance(error, EngineError):
             reason = "it did not start"

@@ -4,14 +4,12 @@ import dataclasses
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 
 import psutil
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
 from rose.events import NOT_MEASURED, Power, Record
-from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
 
 RETRY_S_MAX = 60.0  # the longest pause before a device that could not be read is tried again
@@ -148,5 +146,4 @@ class DeviceMeter:
             return
         t0_ns, t1_ns = self._anchor.utc_ns(reading.t0_ns), self._anchor.utc_ns(reading.t1_ns)
         event = dataclasses.replace(reading, at_us=t1_ns // 1000, device_id=self._device_id, t0_ns=t0_ns, t1_ns=t1_ns)
-        with suppress(LedgerError):  # The agent notices an unavailable ledger, and lends nothing.
-            self._record(event)
+        self._record(event)

@@ -115,8 +115,6 @@ class GpuInstrument:
         computing = _offered(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, holder)
         self.processes = None if computing is None else len(computing)
         bits = _offered(pynvml.nvmlDeviceGetCurrentClocksEventReasons, card)
-        if bits is None:  # drivers before 535 use its older name
-            bits = _offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, card)
         return Power(
             t0_ns=t0_ns,
             t1_ns=t1_ns,

@@ -149,7 +149,6 @@ _FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "nvmlDeviceGetTotalEnergyConsumption": _number("energy_mj"),
     "nvmlDeviceGetClockInfo": _number("sm_clock_mhz"),
     "nvmlDeviceGetCurrentClocksEventReasons": _number("clock_bits"),
-    "nvmlDeviceGetCurrentClocksThrottleReasons": _number("clock_bits"),
 }
 
 

@@ -12,7 +12,6 @@ import pytest
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
 from rose.events import NOT_MEASURED, Power
-from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.meter import meter as meter_module
 from rose.runtime.coserving.meter.meter import CoresInstrument, DeviceMeter
 from rose.runtime.coserving.meter.meter_gpu import UnreadableError
@@ -117,21 +116,6 @@ def test_a_driver_that_hangs_does_not_keep_the_agent(monkeypatch: pytest.MonkeyP
     instrument.hang.set()
     until(lambda: instrument.closed)
     assert not record, "nothing is recorded after the end"
-
-
-def test_a_ledger_that_cannot_be_written_does_not_end_the_meter() -> None:
-    recorded = Recorded()
-    failures = [LedgerError("the disk is full")] * 3
-
-    def record(event: Any, *, durable: bool | None = None) -> None:
-        if failures:
-            raise failures.pop()
-        recorded(event)
-
-    meter = DeviceMeter(device(), record, ANCHOR, PERIOD_S, Scripted())
-    meter.start()
-    until(lambda: recorded)
-    meter.stop()
 
 
 def test_cores_that_work_are_busy() -> None:
