@@ -134,7 +134,7 @@ def _sglang_hooks() -> Finding:
     from rose.runtime.coserving.meter import meter_gpu
     from rose.runtime.platform import cpu
 
-    on_cpu = not meter_gpu.names()[0]
+    on_cpu = not meter_gpu.survey()[0]
     environment = {**os.environ, **({"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT} if on_cpu else {})}
     probe = subprocess.run(
         [sys.executable, "-c", _HOOK_PROBE], capture_output=True, text=True, env=environment, timeout=180, check=False
@@ -147,23 +147,18 @@ def _sglang_hooks() -> Finding:
 
 
 def _gpus() -> list[Finding]:
-    import pynvml
-
     from rose.runtime.coserving.meter import meter_gpu
 
-    names, why = meter_gpu.names()
-    if names:
-        looks = [Finding("NVML", "ok", "lists the GPUs"), Finding("GPUs", "ok", ", ".join(names))]
-        try:
-            power = "; ".join(meter_gpu.survey())
-        except pynvml.NVMLError as error:
-            power = f"not measured: {error}"
+    cards, why = meter_gpu.survey()
+    if cards:
+        looks = [Finding("NVML", "ok", "lists the GPUs"), Finding("GPUs", "ok", ", ".join(name for name, _ in cards))]
+        power = "; ".join(f"GPU {index}: {reading}" for index, (_, reading) in enumerate(cards))
     else:
         looks = [
             Finding("NVML", "absent", why, "not needed on CPU cores; part of the NVIDIA driver"),
             Finding("GPUs", "absent", "none found", "use CPU cores as devices, or install the NVIDIA driver"),
         ]
-        power = "not measured; busy share and memory of the cores are recorded"
+        power = "not measured; the busy share of the cores is recorded"
     if "not measured" in power:
         return [*looks, Finding("power", "absent", power, "none: the price book's figure counts")]
     return [*looks, Finding("power", "ok", power)]

@@ -60,12 +60,9 @@ def _print(outcome: StageReport) -> None:
 
 
 def _check_writable(file: Path) -> None:
-    if not file.parent.is_dir():
-        raise UserError(f"{file} cannot be written: {file.parent} is not a folder; change --json")
-    if file.is_symlink() or (file.exists() and not file.is_file()):
-        raise UserError(f"{file} cannot be written: it exists and is not a regular file; change --json")
-    if not os.access(file.parent, os.W_OK):
-        raise UserError(f"{file} cannot be written: you may not write to {file.parent}; change --json")
+    special = file.is_symlink() or (file.exists() and not file.is_file())
+    if special or not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
+        raise UserError(f"--json: {file} cannot be written: name a regular file in a folder that you may write to")
 
 
 def _usable(gpu: int | None) -> int | None:

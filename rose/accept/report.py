@@ -78,7 +78,8 @@ def device() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return ", ".join([*meter_gpu.names()[0], model, f"{len(os.sched_getaffinity(0))} cores", f"{memory_gib:.0f} GiB"])
+    cards = [name for name, _ in meter_gpu.survey()[0]]
+    return ", ".join([*cards, model, f"{len(os.sched_getaffinity(0))} cores", f"{memory_gib:.0f} GiB"])
 
 
 def commit() -> str:

@@ -122,7 +122,7 @@ def test_bad_options_are_one_line():
     for option, value, message in (
         ("--only", "gates", "unknown stage 'gates'"),
         ("--gpu", "77", "GPU 77 is missing"),
-        ("--json", "/nowhere/report.json", "/nowhere/report.json cannot be written: /nowhere is not a folder"),
+        ("--json", "/nowhere/report.json", "--json: /nowhere/report.json cannot be written"),
     ):
         done = CliRunner().invoke(app, ["accept", option, value])
         assert (done.exit_code, message in done.output) == (2, True)

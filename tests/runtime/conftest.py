@@ -47,17 +47,16 @@ def fork_server(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def chat_model(tmp_path_factory):
-    from gguf import GGUFReader
+    from transformers import AutoTokenizer
 
     from rose.runtime.models import models
     from rose.runtime.models.policy_model import Policy, PolicyShape
 
     folder = tmp_path_factory.mktemp("chat-model")
-    meta = {key: value.contents() for key, value in GGUFReader(models.packaged_gguf()).fields.items()}
-    models._save_tokenizer(meta, folder)
+    models.save_tokenizer(models.packaged_gguf(), folder, length_max=8192)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 16}
     shape = PolicyShape(
-        vocab_size=len(meta["tokenizer.ggml.tokens"]),
+        vocab_size=len(AutoTokenizer.from_pretrained(folder)),
         num_attention_heads=1,
         num_key_value_heads=1,
         tie_word_embeddings=True,

@@ -8,7 +8,6 @@ import statistics
 import threading
 import time
 import traceback
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future
@@ -196,11 +195,6 @@ class Parts:
                 continue
             accepted += role == SERVING or seen.compute_mechanism.endswith("layer-yield")
             self._report.fact(f"{role} mechanisms", f"{seen.compute_mechanism}, {seen.memory_mechanism}")
-            with suppress(OSError, ValueError):
-                with urllib.request.urlopen(f"{self.host.engines[role].url}/server_info", timeout=10) as answer:
-                    info = json.loads(answer.read())
-                names = ("attention_backend", "sampling_backend", "disable_overlap_schedule", "cuda_graph_config")
-                self._report.fact(f"{role} arguments", {name: info.get(name) for name in names})
         self._report.claim("engines: hooks accepted", accepted, "engines", 2, "higher")
 
     def play_rounds(self, lengths: _Lengths) -> None:

@@ -182,7 +182,6 @@ class DeviceAgent:
         before: Predecessor | None = None,
         via: Via = straight,
         last_lease: LastLease = LastLease(),  # noqa: B008
-        engines_load: Callable[[], bool] | None = None,
     ) -> None:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
         self._page = ArbiterPage.create(spec.page)
@@ -195,7 +194,6 @@ class DeviceAgent:
         self._stopping = threading.Event()
         self._failure: str | None = None
         self._history = ServingHistory()
-        self._engines_load = engines_load or (lambda: self.loading)
         #: Of the last second: shares of the device, and serving's step times over their times alone.
         self._serving_share = self._worked_share = self._beside_share = 0.0
         self._minute = Minute()
@@ -352,7 +350,7 @@ class DeviceAgent:
         wanted_ns = 0 if answer.drained else answer.wanted_ns.get(self._spec.rollout.engine_id, 0)
         fault = self._serving.fault
         load = None if fault is not None else self._page.serving_load()
-        self._history = self._history.observe(load, monotonic_ns(), loading=self._engines_load())
+        self._history = self._history.observe(load, monotonic_ns())
         return LeaseFacts(
             rules=self._rules,
             state=state,
@@ -381,10 +379,6 @@ class DeviceAgent:
     @property
     def _rollout_spec(self) -> AgentSpec:
         return self._spec if self._engine is None else self._engine.spec
-
-    @property
-    def loading(self) -> bool:
-        return self._engine is not None and self._engine.loading
 
     @property
     def _engine_fault(self) -> str | None:

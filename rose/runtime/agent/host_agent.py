@@ -34,7 +34,7 @@ class HostAgent:
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
     ) -> None:
         self._relays = relays
-        self._devices = {spec.device.id: _Device(spec, writer, relays, make_engine, self._load) for spec in specs}
+        self._devices = {spec.device.id: _Device(spec, writer, relays, make_engine) for spec in specs}
 
     def start(self) -> None:
         for device in self._devices.values():
@@ -52,9 +52,6 @@ class HostAgent:
     def faults(self) -> Mapping[str, str]:
         return {device_id: fault for device_id, device in self._devices.items() if (fault := device.fault) is not None}
 
-    def _load(self) -> bool:
-        return any(agent.loading for device in self._devices.values() if (agent := device.agent) is not None)
-
     def agent(self, device_id: str) -> DeviceAgent | None:
         return self._devices[device_id].agent
 
@@ -66,10 +63,9 @@ class _Device:
         writer: LedgerWriter,
         relays: Relays | None,
         make_engine: Callable[[EngineSpec], EngineProcess],
-        engines_load: Callable[[], bool],
     ) -> None:
         self.agent: DeviceAgent | None = None
-        self._spec, self._writer, self._make_engine, self._engines_load = spec, writer, make_engine, engines_load
+        self._spec, self._writer, self._make_engine = spec, writer, make_engine
         self._via = straight if relays is None else relays.via
         self._failed: str | None = "its agent is being started"
         self._stopping = threading.Event()
@@ -120,7 +116,6 @@ class _Device:
             before=before,
             last_lease=self._last_lease(),
             via=self._via,
-            engines_load=self._engines_load,
         )
         self.ended = False
         try:

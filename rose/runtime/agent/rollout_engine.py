@@ -85,7 +85,6 @@ class RolloutEngine:
         self._assigned, self._changed, self._via, self._make = assigned, changed, via, make
         self.model: str | None = None  # The last engine's model.
         self.unstarted: str | None = None  # A model that failed to start, or that this agent does not have.
-        self.loading = False
         self.start_ns = 0  # How long the engine took to start; 0: unknown.
         self._wanted: str | None = None  # The model that the controller wants; None: any.
         self._run_id: str | None = None
@@ -95,7 +94,6 @@ class RolloutEngine:
         self._away: str | None = "the rollout engine is being started"
         self._newest: EngineSync | None = None  # the newest sync; it may be of an engine that is being taken over
         self._up = False  # whether the engine answers; only then can it be left to the next agent
-        self._moved = False  #: Whether the engine got another port since it last answered.
         self._leaving = False
         self._changing = threading.Lock()
         self._stopping = threading.Event()
@@ -252,7 +250,6 @@ class RolloutEngine:
     def _live(self, launched_ns: int) -> str | None:
         engine = self.engine = self._make(self._engine_spec)
         self._accountant.starts(launched_ns)
-        self.loading = True
         try:
             engine.launch()
             if self._stopping.is_set():
@@ -261,13 +258,10 @@ class RolloutEngine:
             engine.settle()
         except _NOT_STARTED as error:
             return self._did_not_start(engine, error)
-        finally:
-            self.loading = False
         reason, scheduled = "the process ended", self._has_scheduler()
         self._accountant.started(monotonic_ns())
         self.start_ns = duration_ns = monotonic_ns() - launched_ns
         self._record(rollout_event(self.spec, "started", engine.pid, duration_ns=duration_ns))
-        self._moved = False
         self._begin(self._new_sync(engine))
         return self._live_on(engine, scheduled=scheduled, reason=reason)
 
@@ -276,10 +270,9 @@ class RolloutEngine:
             self._accountant.started(monotonic_ns())
             return None
         spec = self._engine_spec
-        elsewhere = spec.elsewhere() if isinstance(error, AddressInUseError) and not self._moved else None
+        elsewhere = spec.elsewhere() if isinstance(error, AddressInUseError) else None
         if elsewhere is not None:
             self._renew(lambda spec: replace(spec, rollout=elsewhere))
-            self._moved = True
             reason = f"its port {spec.port} was taken"
         elif isinstance(error, EngineError):
             reason = "it did not start"

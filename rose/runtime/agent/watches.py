@@ -21,7 +21,6 @@ _ERRORS: dict[Literal["prefill", "decode"], Field] = {
     "prefill": Field.PREFILL_ERROR_PPM,
     "decode": Field.DECODE_ERROR_PPM,
 }
-_LOOKS_FOR_NOTE = 20  # after so many looks an engine is recorded without its description
 
 
 class ServingWatch:
@@ -29,7 +28,6 @@ class ServingWatch:
         self._spec, self._page, self._record = spec, page, record
         self._attached: Attachment | None = None  # the attached engine that was last recorded
         self._refused: Attachment | None = None  # the refusal that was last recorded
-        self._looks, self._looked_at = 0, 0  #: How often an engine without a description was seen, and its pid.
         self._busy = False
 
     @property
@@ -72,17 +70,13 @@ class ServingWatch:
     def _meet(self, pid: int) -> None:
         description = described(self._spec.page, "serving")
         # The description may be a former engine's; the new engine writes its own a moment later.
-        own = description if description is not None and description.pid == pid else None
-        self._looks = self._looks + 1 if pid == self._looked_at else 1
-        self._looked_at = pid
-        if own is not None or self._looks >= _LOOKS_FOR_NOTE:
-            met = own or Attachment(role="serving", pid=pid)
-            refused = met.refused or elsewhere(self._spec.device, self._spec.page, pid)
-            self._attached = dataclasses.replace(met, refused=refused)
+        if description is not None and description.pid == pid:
+            refused = description.refused or elsewhere(self._spec.device, self._spec.page, pid)
+            self._attached = dataclasses.replace(description, refused=refused)
             self._tell("attached", self._attached, self._attached.refused)
 
     def _leave(self, attached: Attachment) -> None:
-        self._attached, self._looks = None, 0
+        self._attached = None
         busy, self._busy = self._busy, False
         description = described(self._spec.page, "serving")
         if description is not None and description.pid == attached.pid and description.refused is not None:

@@ -7,17 +7,14 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast
 
 #: Questions about the engine's weights, each with a policy version.
 Verb = Literal["prepare", "commit", "audit", "confirm"]
-_VERBS: tuple[Verb, ...] = get_args(Verb)
 
 TAKEN = "taken"
 CLIENT_RECORDS = "rose-client-"  #: Begins the ids of requests that their client records, if anybody.
-_NONCE = "[0-9a-f]{32}"
-_VERSION = re.compile(rf"rose-(prepare|commit|audit|confirm)-([0-9]{{1,18}})-{_NONCE}")
-_END = re.compile(rf"rose-end-(.+)-{_NONCE}")
+_QUESTION = re.compile(r"rose-(?:(prepare|commit|audit|confirm)-([0-9]{1,18})|end-(.+))-[0-9a-f]{32}")
 
 
 def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]:
@@ -36,12 +33,9 @@ def unrecorded_id() -> str:
 
 def parse_question(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:
     """Return (verb, subject), or None for any other request."""
-    name = client_id(request_id)
-    if match := _END.fullmatch(name):
-        return "end", match[1]
-    if match := _VERSION.fullmatch(name):
-        return next(verb for verb in _VERBS if verb == match[1]), match[2]
-    return None
+    if (match := _QUESTION.fullmatch(client_id(request_id))) is None:
+        return None
+    return (cast(Verb, match[1]), match[2]) if match[1] else ("end", match[3])
 
 
 def client_id(request_id: str) -> str:

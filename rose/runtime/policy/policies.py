@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rose.runtime.policy import slack
-from rose.runtime.policy.kv import cut_budget
 from rose.runtime.policy.lease import Borrow, always_borrow, never_borrow, worth_borrowing
 from rose.runtime.policy.routing import Placement, TurnFacts, WorkerFacts, place, place_dedicated
 from rose.runtime.policy.slack import Decision, StepFacts
@@ -18,22 +17,17 @@ class Policy:
     place: Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
     borrow: Borrow
     admit: Callable[[StepFacts], Decision]
-    cut: Callable[..., int]
     yields: bool
     guards: bool
 
 
-def _keep(budget: int, *, frozen: bool) -> int:
-    return budget
-
-
 POLICIES = {
     #: It has slack, regret, yields between layers, and a budget that is cut under memory pressure.
-    "rose": Policy(place, worth_borrowing, slack.admit, cut_budget, yields=True, guards=True),
-    "solo": Policy(place_dedicated, never_borrow, slack.admit_none, _keep, yields=True, guards=True),
+    "rose": Policy(place, worth_borrowing, slack.admit, yields=True, guards=True),
+    "solo": Policy(place_dedicated, never_borrow, slack.admit_none, yields=True, guards=True),
     #: With these, both engines run whenever they want. The operating system or the GPU divides the device.
-    "share_all": Policy(place, always_borrow, slack.admit_any, _keep, yields=False, guards=False),
-    "static_split": Policy(place, always_borrow, slack.admit_share, _keep, yields=False, guards=False),
+    "share_all": Policy(place, always_borrow, slack.admit_any, yields=False, guards=False),
+    "static_split": Policy(place, always_borrow, slack.admit_share, yields=False, guards=False),
 }
 NAMES = tuple(POLICIES)  # A policy's index is its number on the arbiter page.
 

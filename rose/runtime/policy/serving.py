@@ -15,9 +15,8 @@ FORGET_NS = 60_000_000_000  # Lateness is forgotten. Otherwise a hundred request
 class ServingHistory:
     counts: tuple[tuple[int, int, int], ...] = ()  # (finished, late alone, monotonic ns), the oldest first.
     idle_since_ns: int | None = None  # None: busy.
-    loading_ns: int | None = None  # When rollout engines of the host were last seen to load; None: never.
 
-    def observe(self, load: ServingLoad | None, now_ns: int, *, loading: bool = False) -> ServingHistory:
+    def observe(self, load: ServingLoad | None, now_ns: int) -> ServingHistory:
         if load is None:
             return ServingHistory()
         busy = load.wanted or load.waiting > 0 or load.running > 0
@@ -32,7 +31,7 @@ class ServingHistory:
             counts = (*counts, now)
             while len(counts) > 1 and _is_past(counts[1], now):
                 counts = counts[1:]
-        history = ServingHistory(counts, since_ns, now_ns if loading else self.loading_ns)
+        history = ServingHistory(counts, since_ns)
         return self if history == self else history
 
     @property
@@ -43,10 +42,6 @@ class ServingHistory:
         (finished_before, late_before, _), (finished, late, _) = self.counts[0], self.counts[-1]
         requests = finished - finished_before
         return (late - late_before) / requests if requests >= _LEAST_REQUESTS else 0.0
-
-    @property
-    def beside_loading(self) -> bool:
-        return self.loading_ns is not None and bool(self.counts) and self.loading_ns >= self.counts[0][2]
 
     def idle_ns(self, now_ns: int) -> int:
         return 0 if self.idle_since_ns is None else now_ns - self.idle_since_ns

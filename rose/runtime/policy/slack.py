@@ -115,7 +115,6 @@ class StepFacts:
 class Decision:
     admitted: bool
     hold: Hold = Hold.NONE
-    slack_ns: int = 0  # Smallest slack after the step, nanoseconds, if the decision was about slack.
     on_credit: bool = False  # Whether it begins beside serving's step.
 
 
@@ -150,13 +149,11 @@ def admit(facts: StepFacts) -> Decision:
         if not alone:  # The first steps of a kind: only they can measure its time.
             return Decision(False, Hold.UNKNOWN_TIMES)
         return Decision(True) if attainable(load) else Decision(False, Hold.NEXT_REQUEST)
-    decision = _by_slack(load, facts.preempt_ns, facts.now_ns)
-    if decision.admitted:
-        decision = _by_regret(load, facts, alone, decision)
-    about_the_next = decision.hold in (Hold.NEXT_REQUEST, Hold.REGRET) and attainable(load)
-    if about_the_next and alone and facts.held_ns >= _probe_after_ns(decision.hold, facts, load):
-        return Decision(True, Hold.NONE, decision.slack_ns)  # Otherwise one slow measurement could stop such steps.
-    return decision
+    hold = _by_slack(load, facts.preempt_ns, facts.now_ns) or _by_regret(load, facts, alone)
+    about_the_next = hold in (Hold.NEXT_REQUEST, Hold.REGRET) and attainable(load)
+    if about_the_next and alone and facts.held_ns >= _probe_after_ns(hold, facts, load):
+        return Decision(True)  # Otherwise one slow measurement could stop such steps.
+    return Decision(hold is Hold.NONE, hold)
 
 
 def _probe_after_ns(hold: Hold, facts: StepFacts, load: ServingLoad) -> int:
@@ -175,25 +172,22 @@ def _unknown(load: ServingLoad) -> bool:
     )
 
 
-def _by_slack(load: ServingLoad, preempt_ns: int, now_ns: int) -> Decision:
+def _by_slack(load: ServingLoad, preempt_ns: int, now_ns: int) -> Hold:
     ahead_ns = preempt_ns + (load.waiting_prefill_ns or 0)
     slacks_ns = {Hold.NEXT_REQUEST: load.ttft_budget_ns - ahead_ns - (load.largest_prefill_ns or 0)}
     if load.waiting:
         slacks_ns[Hold.PREFILL_SLACK] = load.first_token_due_ns - now_ns - ahead_ns
     if load.running:
         slacks_ns[Hold.DECODE_SLACK] = load.next_token_due_ns - now_ns - ahead_ns - (load.decode_ns or 0)
-    for hold, slack_ns in slacks_ns.items():
-        if slack_ns <= 0:
-            return Decision(False, hold, slack_ns)
-    return Decision(True, Hold.NONE, min(slacks_ns.values()))
+    return next((hold for hold, slack_ns in slacks_ns.items() if slack_ns <= 0), Hold.NONE)
 
 
-def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decision) -> Decision:
+def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool) -> Hold:
     if alone:
         expected_ns, room = _next_regret(load, facts)
     else:
         expected_ns, room = facts.preempt_ns or 0, load.regret_room_ns - (facts.worked_ns - load.worked_ns)
-    return admitted if expected_ns <= room else Decision(False, Hold.REGRET, admitted.slack_ns)
+    return Hold.NONE if expected_ns <= room else Hold.REGRET
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:

@@ -4,8 +4,8 @@
 -- power_mw: Mean power over the interval, milliwatts; NULL where nothing measured it, and never an estimate.
 -- source: How it was read: `nvml-energy` (difference of the GPU's energy counter), `nvml-power` (readings of power
 --     summed over time), `rapl` (counters of whole CPU packages), `other` (another meter), or `not measured`.
--- memory_used_bytes: Memory in use on the GPU or MIG instance; for CPU cores, resident memory of the processes that may
---     run on no others, pages they share counted in each. Bytes.
+-- memory_used_bytes: Memory in use on the GPU or MIG instance, bytes; NULL for CPU cores, whose older readings have the
+--     resident memory of the processes that may run on no others.
 -- reason: Why it was not measured, or was not read as usual.
 CREATE OR REPLACE VIEW power AS
 SELECT

@@ -146,7 +146,7 @@
 -- energy_mj: What the device's energy counter went up by, millijoules.
 -- package_energy_mj: What the CPU packages drew that the device is only a part of, millijoules.
 -- busy_share: Share of the time in which the GPU ran a kernel, or the cores worked, 0 to 1.
--- memory_used_bytes: Memory in use on the GPU, or resident in processes bound to the cores, bytes.
+-- memory_used_bytes: Memory in use on the GPU, bytes.
 -- sm_clock_mhz: Clock of the GPU's multiprocessors, MHz.
 -- clock_reasons: What holds the GPU's clocks where they are, separated by semicolons; empty: nothing does.
 -- mig_instances: MIG instances of the card; NULL where MIG is off.

@@ -57,11 +57,3 @@ def test_an_address_that_is_another_host_s_is_said_and_costs_no_port(few):
         with pytest.raises(UserError, match=r"listen on 203\.0\.113\.1: .*name an address that this host has"):
             free_port(*hosts)
     assert {free_port() for _ in few} == set(few)
-
-
-@pytest.mark.parametrize("text", ["20500\t60999\n", "21000 21999", "nothing"])
-def test_ports_are_chosen_outside_the_range_that_the_kernel_names(tmp_path, monkeypatch, text):
-    monkeypatch.setattr(ports, "_EPHEMERAL", tmp_path / "range")
-    (tmp_path / "range").write_text(text)
-    last = 21_999 if text == "nothing" else int(text.split()[0]) - 1
-    assert ports.outside_ephemeral() == list(range(20_000, last + 1))

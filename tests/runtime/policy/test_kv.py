@@ -3,7 +3,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.policy.kv import KvMemory, cut_budget, initial_budget_bytes, retraction_order, under_pressure
+from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, retraction_order, under_pressure
 
 EMPTY = KvMemory(
     device_bytes=1000, serving_bytes_per_token=2, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
@@ -23,14 +23,6 @@ def test_a_new_lease_gets_what_serving_neither_holds_nor_keeps():
 def test_pressure_begins_when_half_of_the_headroom_is_used():
     assert not under_pressure(replace(EMPTY, serving_tokens=200, rollout_tokens=500))
     assert under_pressure(replace(EMPTY, serving_tokens=200, rollout_tokens=501))
-
-
-@given(budget=st.integers(0, 10**12), cuts=st.integers(1, 5))
-def test_a_budget_is_halved_once_however_often_it_is_cut(budget, cuts):
-    left, frozen = budget, False
-    for _ in range(cuts):
-        left, frozen = cut_budget(left, frozen=frozen), True
-    assert left == budget // 2
 
 
 @given(st.lists(st.integers(0, 1000), max_size=20))

@@ -90,9 +90,6 @@ def test_what_serving_misses_by_itself_lets_nothing_new_be_granted():
     assert next_change(facts(history=history), 1000) is None
     reason = refusal(facts(history=history), 1000)
     assert (reason.name, "37%" in reason.text, "`ttft_budget_ms`" in reason.text) == ("serving_late", True, True)
-    beside = history.observe(replace(IDLE, finished=100, late_alone=37), 2, loading=True)
-    assert (refusal(facts(history=beside), 1000).name, "alone" in reason.text) == ("serving_late", True)
-    assert "alone" not in refusal(facts(history=beside), 1000).text
     assert next_change(facts(granted(), history=history), 1000) is None, "and takes nothing back"
     few = ServingHistory().observe(IDLE, 0).observe(replace(IDLE, finished=100, late_alone=5), 1)
     assert refusal(facts(history=few), 1000) is None

@@ -18,16 +18,15 @@ def test_a_policy_travels_over_the_page_as_its_number():
 
 
 @pytest.mark.parametrize(
-    ("name", "placed", "borrows", "cut"),
+    ("name", "placed", "borrows"),
     [
-        ("rose", "borrowed", True, 50),
-        ("solo", "dedicated", False, 100),
-        ("share_all", "borrowed", True, 100),
-        ("static_split", "borrowed", True, 100),
+        ("rose", "borrowed", True),
+        ("solo", "dedicated", False),
+        ("share_all", "borrowed", True),
+        ("static_split", "borrowed", True),
     ],
 )
-def test_what_each_decides(name, placed, borrows, cut):
+def test_what_each_decides(name, placed, borrows):
     policy = POLICIES[name]
     assert policy.place(TURN, WORKERS, NOW_NS).engine_id == placed
     assert policy.borrow(10**9, 0.5, 10**6) is borrows
-    assert policy.cut(100, frozen=False) == cut

@@ -50,15 +50,6 @@ def test_serving_that_starts_anew_or_says_nothing_has_no_history():
     assert after(count(0, 0), count(50, 50), None) == ServingHistory()
 
 
-def test_lateness_is_beside_loading_while_requests_of_that_time_count():
-    assert not after(count(0, 0), count(20, 20)).beside_loading
-    assert not ServingHistory().observe(None, 0, loading=True).beside_loading
-    history = ServingHistory().observe(count(0, 0), 0).observe(count(20, 20), 1, loading=True)
-    assert history.beside_loading
-    assert history.observe(count(20, 20), 2).beside_loading
-    assert not history.observe(count(20 + LAST_REQUESTS, 20), 3).observe(count(220, 20), 4).beside_loading
-
-
 def test_a_minute_of_idleness_is_another_time():
     history = after(count(0, 0), count(50, 50))
     assert history.observe(count(50, 50), FORGET_NS - 1).late_alone_share == 1

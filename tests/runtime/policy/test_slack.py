@@ -96,15 +96,16 @@ def test_an_engine_that_has_served_nobody_yet_is_lent_within_what_its_budget_all
 
 def test_decode_slack_is_what_the_tpot_budget_leaves_after_prefills_that_go_first():
     load = replace(RUNNING, next_token_due_ns=NOW + 150 * MS, decode_ns=60 * MS)
-    assert decide(load=load, preempt_ns=89 * MS).slack_ns == MS
+    assert decide(load=load, preempt_ns=90 * MS - 1).hold is not Hold.DECODE_SLACK
     assert decide(load=load, preempt_ns=90 * MS).hold is Hold.DECODE_SLACK
     behind = replace(load, waiting=1, first_token_due_ns=NOW + TTFT_NS, waiting_prefill_ns=30 * MS)
-    assert decide(load=behind, preempt_ns=50 * MS).slack_ns == 10 * MS
+    assert decide(load=behind, preempt_ns=60 * MS - 1).hold is not Hold.DECODE_SLACK
+    assert decide(load=behind, preempt_ns=60 * MS).hold is Hold.DECODE_SLACK
 
 
 def test_prefill_slack_is_what_the_ttft_budget_leaves():
     load = replace(WAITING, first_token_due_ns=NOW + 700 * MS, waiting_prefill_ns=500 * MS, largest_prefill_ns=0)
-    assert decide(load=load, preempt_ns=199 * MS).slack_ns == MS
+    assert decide(load=load, preempt_ns=200 * MS - 1).hold is not Hold.PREFILL_SLACK
     assert decide(load=load, preempt_ns=200 * MS).hold is Hold.PREFILL_SLACK
 
 

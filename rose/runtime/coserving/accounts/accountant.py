@@ -48,7 +48,7 @@ class Waits:
             if span.kind not in (Span.YIELD, Span.HELD):
                 continue
             lease_id, step = self._lease_at(span.start_ns)
-            reason = None if span.kind is Span.YIELD else _hold_name(span.aux)
+            reason = None if span.kind is Span.YIELD else Hold(span.aux).name.lower()
             if reason == "no_lease":
                 lease_id, step = None, None
             group = _Group(span.end_ns // _SECOND_NS, lease_id, step, reason, self._run_at(span.start_ns))
@@ -82,13 +82,6 @@ class Waits:
             latency_ns=max(latencies),
             latency_mean_ns=sum(latencies) // len(latencies),
         )
-
-
-def _hold_name(number: int) -> str:
-    try:
-        return Hold(number).name.lower()
-    except ValueError:
-        return f"hold {number}"
 
 
 class Accountant:

@@ -12,7 +12,8 @@ def compute_facts(scheduler: Any, *, gated: bool) -> dict[str, Any]:
         return {"gated": gated}
     import torch
 
-    from rose.runtime.platform.gpu import mps, sgl_kernel_absent
+    from rose.runtime.platform import sgl_kernel_absent
+    from rose.runtime.platform.gpu import mps
 
     facts: dict[str, Any] = {
         "gated": gated,

@@ -34,7 +34,6 @@ class EngineTelemetry:
         self._computes_in_launch = False
         self.disturbed = False  #: Whether the running step shared the device, so that its length teaches nothing.
         self.times = StepTimes.unknown()
-        page.set(party, Field.KV_TOKENS_TOTAL, view.kv_tokens_total)
 
     def _excluded_ns(self, now_ns: int) -> int:
         raise NotImplementedError

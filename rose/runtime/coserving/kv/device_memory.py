@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,11 +13,7 @@ from rose.runtime.coserving.kv.activation import NoRoomError
 from rose.runtime.coserving.kv.kv_blocks import runs
 
 if TYPE_CHECKING:
-    from rose.runtime.coserving.kv.host_memory import HostMemory
-
-    PieceMemory: TypeAlias = "CudaMemory | HostMemory"
-
-Handle = Any  # a piece of physical memory: the driver's handle, or a file's descriptor on the host
+    from rose.runtime.coserving.kv.host_memory import PieceMemory
 
 
 class DriverError(RuntimeError):
@@ -27,7 +23,7 @@ class DriverError(RuntimeError):
 class CudaMemory:
     """Pieces of a CUDA device's memory, in multiples of `granularity`. Methods raise DriverError."""
 
-    def __init__(self, device: torch.device, *, exportable: bool = False) -> None:
+    def __init__(self, device: torch.device) -> None:
         try:
             from cuda.bindings import driver
         except ImportError as error:
@@ -38,16 +34,12 @@ class CudaMemory:
         self._ordinal = self._call("cuDeviceGet", self.device.index)
         if not self.attribute("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"):
             raise DriverError(f"{self.device} has no virtual memory management")
-        if exportable and not self.attribute("HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"):
-            raise DriverError(f"memory of {self.device} cannot be handed on as file descriptors")
-        kinds = driver.CUmemAllocationHandleType
-        self._exported = kinds.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         where = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         self._properties = driver.CUmemAllocationProp()
         self._properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         self._properties.location.type = where
         self._properties.location.id = int(self._ordinal)
-        self._properties.requestedHandleTypes = self._exported if exportable else kinds.CU_MEM_HANDLE_TYPE_NONE
+        self._properties.requestedHandleTypes = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
         self._access = driver.CUmemAccessDesc()
         self._access.location.type = where
         self._access.location.id = int(self._ordinal)
@@ -68,16 +60,13 @@ class CudaMemory:
     def unreserve(self, address: int, size_bytes: int) -> None:
         self._call("cuMemAddressFree", address, size_bytes)
 
-    def create(self, size_bytes: int) -> Handle:
-        """Return a piece, which exists while it is mapped or has a handle. Raises NoRoomError."""
-        return self._call("cuMemCreate", size_bytes, self._properties, 0)
-
-    def release(self, handle: Handle) -> None:
-        self._call("cuMemRelease", handle)
-
-    def map(self, address: int, size_bytes: int, handle: Handle) -> None:
-        """Map a piece. Nothing may access it until `allow` is called."""
-        self._call("cuMemMap", address, size_bytes, 0, handle, 0)
+    def map(self, address: int, size_bytes: int) -> None:
+        """Map a new piece. Nothing may access it until `allow` is called. Raises NoRoomError."""
+        handle = self._call("cuMemCreate", size_bytes, self._properties, 0)
+        try:
+            self._call("cuMemMap", address, size_bytes, 0, handle, 0)
+        finally:
+            self._call("cuMemRelease", handle)  # The mapping keeps the memory.
 
     def allow(self, address: int, size_bytes: int) -> None:
         self._call("cuMemSetAccess", address, size_bytes, [self._access], 1)
@@ -87,13 +76,6 @@ class CudaMemory:
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
-
-    def export(self, handle: Handle) -> int:
-        """Return a descriptor that another process can `adopt`; the caller closes it."""
-        return int(self._call("cuMemExportToShareableHandle", handle, self._exported, 0))
-
-    def adopt(self, descriptor: int) -> Handle:
-        return self._call("cuMemImportFromShareableHandle", descriptor, self._exported)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         """Return the driver's result. Raises NoRoomError or DriverError."""
@@ -120,21 +102,15 @@ class Reservation:
     def mapped_bytes(self) -> int:
         return len(self._mapped) * self.piece_bytes
 
-    def map(self, begin: int, end: int, handles: Sequence[Handle] = ()) -> None:
-        """Map new pieces [begin, end), or the caller's `handles`: all or none. Raises NoRoomError or DriverError."""
+    def map(self, begin: int, end: int) -> None:
+        """Map new pieces [begin, end): all or none. Raises NoRoomError or DriverError."""
         assert 0 <= begin <= end <= self._pieces, f"pieces {begin} to {end} are not within {self._pieces}"
-        assert not handles or len(handles) == end - begin, f"{len(handles)} handles for {end - begin} pieces"
         assert self._mapped.isdisjoint(range(begin, end)), f"pieces {begin} to {end} are mapped already"
         memory, done = self._memory, begin
         try:
             for piece in range(begin, end):
-                handle = handles[piece - begin] if handles else memory.create(self.piece_bytes)
-                try:
-                    memory.map(self._at(piece), self.piece_bytes, handle)
-                    done = piece + 1
-                finally:
-                    if not handles:  # Mappings keep their memory.
-                        memory.release(handle)
+                memory.map(self._at(piece), self.piece_bytes)
+                done = piece + 1
             if end > begin:
                 memory.allow(self._at(begin), (end - begin) * self.piece_bytes)
         except BaseException:

@@ -8,7 +8,7 @@ import os
 import torch
 
 from rose.runtime.coserving.kv.activation import NoRoomError
-from rose.runtime.coserving.kv.device_memory import DriverError
+from rose.runtime.coserving.kv.device_memory import CudaMemory, DriverError
 
 _PROT_NONE = 0
 _MAP_FIXED = 0x10
@@ -38,22 +38,17 @@ class HostMemory:
         if self._libc.munmap(address, size_bytes):
             raise DriverError(f"munmap: {os.strerror(ctypes.get_errno())}")
 
-    def create(self, size_bytes: int) -> int:
+    def map(self, address: int, size_bytes: int) -> None:
         descriptor = os.memfd_create("rose-kv")
         try:
             os.posix_fallocate(descriptor, 0, size_bytes)
+            self._mmap(address, size_bytes, _PROT_NONE, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
         except OSError as error:
-            os.close(descriptor)
             if error.errno in (errno.ENOSPC, errno.ENOMEM):
                 raise NoRoomError(f"{size_bytes} bytes are needed: {error.strerror}")
             raise
-        return descriptor
-
-    def release(self, handle: int) -> None:
-        os.close(handle)
-
-    def map(self, address: int, size_bytes: int, handle: int) -> None:
-        self._mmap(address, size_bytes, _PROT_NONE, mmap.MAP_SHARED | _MAP_FIXED, handle)
+        finally:
+            os.close(descriptor)
 
     def allow(self, address: int, size_bytes: int) -> None:
         if self._libc.mprotect(address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE):
@@ -66,14 +61,11 @@ class HostMemory:
     def synchronize(self) -> None:
         """Return at once, because nothing is queued on CPU cores."""
 
-    def export(self, handle: int) -> int:
-        return os.dup(handle)
-
-    def adopt(self, descriptor: int) -> int:
-        return os.dup(descriptor)
-
     def _mmap(self, address: int | None, size_bytes: int, protection: int, flags: int, descriptor: int) -> int:
         mapped: int | None = self._libc.mmap(address, size_bytes, protection, flags, descriptor, 0)
         if mapped == _FAILED or mapped is None:
             raise DriverError(f"mmap of {size_bytes} bytes: {os.strerror(ctypes.get_errno())}")
         return mapped
+
+
+PieceMemory = CudaMemory | HostMemory

@@ -77,7 +77,7 @@ class KvGuard:
         if lent:
             self._emptied = False
             if not lease.frozen and self.pressed(policy):
-                self._cut(policy, lease)
+                self._cut(lease)
             else:
                 self._retract_until(self.budget_tokens, lasting)
                 if self._pages is not None and self._pages.surplus(self.budget_tokens):
@@ -90,10 +90,10 @@ class KvGuard:
                 self._activation.deactivate()
         return True
 
-    def _cut(self, policy: Policy, lease: LeaseTerms) -> None:
+    def _cut(self, lease: LeaseTerms) -> None:
         began = monotonic_ns()
         before = self.budget_tokens
-        after = policy.cut(before, frozen=lease.frozen)
+        after = before // 2
         self._cut_lease, self._cut_tokens, self.budget_tokens = lease.number, after, after
         requests, kept = self._retract_until(after, after)
         returned = self._give_back(after)

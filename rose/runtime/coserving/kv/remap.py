@@ -15,7 +15,7 @@ import torch
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.kv.activation import NoRoomError
 from rose.runtime.coserving.kv.device_memory import CudaMemory, DriverError, Reservation
-from rose.runtime.coserving.kv.host_memory import HostMemory
+from rose.runtime.coserving.kv.host_memory import HostMemory, PieceMemory
 from rose.runtime.coserving.kv.kv_blocks import Blocks, block_slots, runs
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class KvBuffers:
     slot. Raises NoRoomError or DriverError."""
 
     def __init__(
-        self, memory: CudaMemory | HostMemory, *, slots: int, layers: int, shape: Sequence[int], dtype: torch.dtype
+        self, memory: PieceMemory, *, slots: int, layers: int, shape: Sequence[int], dtype: torch.dtype
     ) -> None:
         row_bytes = prod(shape) * dtype.itemsize
         self.memory = memory

@@ -2,8 +2,8 @@
 
 import os
 import socket
-import threading
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 from rose.config import DeviceConfig
@@ -12,7 +12,6 @@ from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableErro
 from rose.runtime.platform.gpu import mps
 
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
-_DRIVER_S = 5.0  # the longest wait for a driver, which may hang
 
 
 def hardware_id(device: DeviceConfig) -> str:
@@ -20,13 +19,12 @@ def hardware_id(device: DeviceConfig) -> str:
     host = socket.gethostname()
     if device.gpu is None:
         return f"{host}/cores-{_ranges(device.cores)}"
-    answers: list[str] = []
-    asking = threading.Thread(target=_ask, args=(device.gpu, answers), name=f"uuid-{device.id}", daemon=True)
-    asking.start()
-    asking.join(_DRIVER_S)
-    if answers:
-        return answers[0]
-    return f"{host}/gpu-{_number(device.gpu)}"
+    try:
+        with closing(GpuInstrument(device.gpu, os.environ.get(_VISIBLE))) as card:
+            card.open()
+            return card.uuid
+    except UnreadableError:
+        return f"{host}/gpu-{_number(device.gpu)}"
 
 
 def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
@@ -61,16 +59,6 @@ def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
 def _number(gpu: int) -> str:
     visible = (os.environ.get(_VISIBLE) or "").split(",")
     return visible[gpu].strip() if gpu < len(visible) and any(visible) else str(gpu)
-
-
-def _ask(gpu: int, answers: list[str]) -> None:
-    instrument = GpuInstrument(gpu, os.environ.get(_VISIBLE))
-    try:
-        instrument.open()
-    except UnreadableError:
-        return
-    answers.append(instrument.uuid)
-    instrument.close()
 
 
 def _ranges(cores: list[int]) -> str:

@@ -4,30 +4,26 @@ import dataclasses
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 
 import psutil
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
 from rose.events import NOT_MEASURED, Power, Record
-from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
 
 RETRY_S_MAX = 60.0  # the longest pause before a device that could not be read is tried again
 SHORTEST_S = 0.2  # the last reading must cover this much: energy counters update every 100 ms at worst
 _JOIN_S = 5.0  # the longest wait for a driver, which may hang
-_LOOK_EVERY = 10  # how many readings pass before the bound processes are listed again
 
 
 class CoresInstrument:
-    """Reads cores, which have no power meter, and the memory of processes bound to them."""
+    """Reads cores, which have no power meter."""
 
     def __init__(self, cores: Sequence[int]) -> None:
         self._cores = frozenset(cores)
-        self._t0_ns, self._readings = 0, 0
+        self._t0_ns = 0
         self._busy_s = self._total_s = 0.0
-        self._bound: list[psutil.Process] = []
 
     def open(self) -> int:
         """Return when the first reading begins, in monotonic ns. Raises UnreadableError."""
@@ -37,9 +33,6 @@ class CoresInstrument:
 
     def read(self) -> Power:
         """Return the use since the last reading, in monotonic ns. Raises UnreadableError."""
-        if self._readings % _LOOK_EVERY == 0:
-            self._bound = [process for process in psutil.process_iter() if self._is_bound(process)]
-        self._readings += 1
         busy_s, total_s = self._times_s()
         t0_ns, t1_ns = self._t0_ns, monotonic_ns()
         length_s = total_s - self._total_s
@@ -51,7 +44,6 @@ class CoresInstrument:
             power_mw=None,
             source=NOT_MEASURED,
             busy_share=share,
-            memory_used_bytes=sum(map(_resident_bytes, self._bound)),
             reason="CPU cores have no power meter of their own",
         )
 
@@ -70,17 +62,6 @@ class CoresInstrument:
             total_s += total
             busy_s += total - one.idle - one.iowait - one.steal
         return busy_s, total_s
-
-    def _is_bound(self, process: psutil.Process) -> bool:
-        with suppress(psutil.Error, OSError):
-            return self._cores.issuperset(os.sched_getaffinity(process.pid))
-        return False
-
-
-def _resident_bytes(process: psutil.Process) -> int:
-    with suppress(psutil.Error):
-        return int(process.memory_info().rss)
-    return 0
 
 
 class DeviceMeter:
@@ -165,5 +146,4 @@ class DeviceMeter:
             return
         t0_ns, t1_ns = self._anchor.utc_ns(reading.t0_ns), self._anchor.utc_ns(reading.t1_ns)
         event = dataclasses.replace(reading, at_us=t1_ns // 1000, device_id=self._device_id, t0_ns=t0_ns, t1_ns=t1_ns)
-        with suppress(LedgerError):  # The agent notices an unavailable ledger, and lends nothing.
-            self._record(event)
+        self._record(event)

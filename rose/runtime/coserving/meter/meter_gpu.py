@@ -115,8 +115,6 @@ class GpuInstrument:
         computing = _offered(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, holder)
         self.processes = None if computing is None else len(computing)
         bits = _offered(pynvml.nvmlDeviceGetCurrentClocksEventReasons, card)
-        if bits is None:  # drivers before 535 use its older name
-            bits = _offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, card)
         return Power(
             t0_ns=t0_ns,
             t1_ns=t1_ns,
@@ -199,31 +197,19 @@ def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
-def names() -> tuple[list[str], str]:
-    """Return this host's GPUs, and why there are none."""
+def survey() -> tuple[list[tuple[str, str]], str]:
+    """Return the name of each GPU with how its power will be read, and why there are none."""
     try:
         pynvml.nvmlInit()
         cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [str(pynvml.nvmlDeviceGetName(card)) for card in cards], "the driver lists none"
+        return [(str(pynvml.nvmlDeviceGetName(card)), _reading_of(card)) for card in cards], "the driver lists none"
     except pynvml.NVMLError as error:
         return [], str(error)
 
 
-def survey() -> list[str]:
-    """Return how each GPU's power will be read. Raises NVMLError."""
-    lines = []
-    pynvml.nvmlInit()
-    try:
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            card = pynvml.nvmlDeviceGetHandleByIndex(index)
-            if len(_mig_instances(card)) > 1:
-                how = "not measured: MIG instances share its meter"
-            elif _offered(pynvml.nvmlDeviceGetTotalEnergyConsumption, card) is not None:
-                how = "by its energy counter"
-            else:
-                how = "not measured: the GPU and its driver have no energy counter"
-            lines.append(f"GPU {index}: {how}")
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-    return lines
+def _reading_of(card: Any) -> str:
+    if len(_mig_instances(card)) > 1:
+        return "not measured: MIG instances share its meter"
+    if _offered(pynvml.nvmlDeviceGetTotalEnergyConsumption, card) is None:
+        return "not measured: the GPU and its driver have no energy counter"
+    return "by its energy counter"

@@ -188,7 +188,6 @@ class WeightUpdater:
         began = monotonic_ns()
         if (drift := self._drift(manifest, expected, turn)) is not None:
             raise TransferError(drift)
-        self._page.set(Party.ROLLOUT, Field.POLICY_VERSION, manifest.version)
         return {**outcome, "sha256": manifest.weights_sha256, "acknowledge_ns": monotonic_ns() - began}
 
     def _audit(self, version: int, turn: Turn) -> dict[str, object]:

@@ -3,6 +3,8 @@
 import importlib.util
 import os
 
+from rose.runtime.platform import sgl_kernel_absent
+
 #: With 1, an engine starts without `sglang-kernel`, on plain torch and Triton. It has the same mechanisms, but is
 #: slower.
 NATIVE_KERNELS = "ROSE_NATIVE_KERNELS"
@@ -33,10 +35,8 @@ def native_kernels() -> bool:
 
 
 def has_kernels() -> bool:
-    try:
-        return importlib.util.find_spec("sgl_kernel") is not None
-    except ValueError:  # The stand-in for CPU cores is in this process: the kernels are not installed.
-        return False
+    spec = importlib.util.find_spec("sgl_kernel")
+    return spec is not None and spec.origin is not None  # The stand-in has no file.
 
 
 def arguments() -> tuple[str, ...]:
@@ -53,6 +53,4 @@ def environment_on_cores() -> dict[str, str]:
 
 def install() -> None:
     if native_kernels():
-        from rose.runtime.platform.gpu import sgl_kernel_absent
-
         sgl_kernel_absent.install()

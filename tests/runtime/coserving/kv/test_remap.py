@@ -1,4 +1,4 @@
-import os
+import ctypes
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -125,14 +125,13 @@ def test_what_comes_again_is_empty_and_the_lowest_slots_are_handed_out_first(mon
     engine.write(everything, 3.0)
     engine.allocator.free(torch.flip(everything, [0]))
     engine.pages.give_back()
-    create = engine.memory.create
+    allow = engine.memory.allow
 
-    def used_before(size_bytes):
-        handle = create(size_bytes)
-        os.pwrite(handle, b"\xff" * size_bytes, 0)
-        return handle
+    def used_before(address, size_bytes):
+        allow(address, size_bytes)
+        ctypes.memset(address, 0xFF, size_bytes)
 
-    monkeypatch.setattr(engine.memory, "create", used_before)
+    monkeypatch.setattr(engine.memory, "allow", used_before)
     assert engine.pages.grow(64) == 64
     slots = engine.allocator.alloc(64)
     assert sorted(slots.tolist()) == slots.tolist() == list(range(1, 65))
@@ -164,7 +163,7 @@ def test_room_that_another_takes_first_leaves_the_pool_whole(monkeypatch):
     assert engine.memory.held_bytes == engine.buffers.mapped_bytes == held
     assert engine.buffers.blocks.mapped == {0}
     monkeypatch.setattr(engine.memory, "free_bytes", lambda: 1 << 30)
-    monkeypatch.setattr(engine.memory, "create", CountedMemory(0).create)
+    monkeypatch.setattr(engine.memory, "map", CountedMemory(0).map)
     assert engine.pages.grow(100) == BLOCK - 1
     assert engine.allocator.available_size() == SLOTS
 

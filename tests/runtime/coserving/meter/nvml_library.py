@@ -139,6 +139,7 @@ _FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "nvmlDeviceGetCount_v2": lambda library, into: setattr(into._obj, "value", len(library.cards)),
     "nvmlDeviceGetHandleByIndex_v2": _by_index,
     "nvmlDeviceGetUUID": _uuid,
+    "nvmlDeviceGetName": lambda library, handle, into, length: setattr(into, "value", b"a card"),
     "nvmlDeviceGetMigMode": _mig_mode,
     "nvmlDeviceGetMaxMigDeviceCount": lambda library, handle, into: setattr(into._obj, "value", 7),
     "nvmlDeviceGetMigDeviceHandleByIndex": _mig_by_index,
@@ -148,7 +149,6 @@ _FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "nvmlDeviceGetTotalEnergyConsumption": _number("energy_mj"),
     "nvmlDeviceGetClockInfo": _number("sm_clock_mhz"),
     "nvmlDeviceGetCurrentClocksEventReasons": _number("clock_bits"),
-    "nvmlDeviceGetCurrentClocksThrottleReasons": _number("clock_bits"),
 }
 
 

@@ -1,4 +1,5 @@
-"""A stand-in for `sgl_kernel` on GPU hosts without it. On plain torch and Triton, a Llama calls nothing in it."""
+"""A stand-in for `sgl_kernel`, which has no build for CPUs and may be missing on a GPU host. On plain torch and Triton,
+a Llama calls nothing in it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Absent:
     def __call__(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise NotImplementedError(
             f"{self._name} was called, and SGLang's compiled kernels are not installed: this engine runs with plain "
-            "torch and Triton alone. Use a plain model and no quantisation, or install the package sglang-kernel."
+            "torch and Triton alone. Use a plain model, no quantisation and no speculative decoding, or, on a GPU, "
+            "install the package sglang-kernel."
         )
 
 
