@@ -135,9 +135,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ClientError(
-            f"folder {str(folder)!r} cannot be created ({error.strerror}): give another folder, or none"
-        ) from None
+        raise ClientError(f"folder {str(folder)!r} cannot be created ({error.strerror}): give another folder") from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ClientError(f"folder {str(folder)!r} is not writable for this user: give another folder, or none")
 

@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from rose.client.address import (
     ClientError,
@@ -50,56 +50,45 @@ def show_progress(done: int, total: int) -> None:
     print(f"rose: {done} of {total} turns", file=sys.stderr, flush=True)
 
 
+class RunOptions(TypedDict, total=False):
+    team: str | None
+    tags: Mapping[str, str]
+    task: str | None
+    staleness_max: int  # Turns use versions up to so many behind the newest; default 1.
+    weight: float  # Share of engines among runs of one priority; default 1.
+    priority: int  # Runs of higher priority get engines first; default 0.
+    expires_s: float  # A run that is silent for so long expires; default 60.
+    trainer_device: str | None  # The trainer's device in the fleet.
+    resume: str | None  # Id of the run to take over.
+
+
 def open_run(
     url: str,
     *,
     name: str,
     model: str,
-    team: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    task: str | None = None,
-    staleness_max: int = 1,
-    weight: float = 1.0,
-    priority: int = 0,
-    expires_s: float = 60.0,
-    trainer_device: str | None = None,
-    resume: str | None = None,
     token: str | None = None,
     folder: Path | str | None = None,
     host: str | None = None,
     away_s: float = AWAY_S,
     checkpoint: Path | str | None = None,
     group: ProcessGroup | None = None,
+    **options: Unpack[RunOptions],
 ) -> Run:
     """Open a run at the controller at `url`, or take over the run `resume`. Raises ClientError, ControllerAwayError or
-    RunEndedError. Turns use versions up to `staleness_max` behind the newest. Engines go to higher `priority` first,
-    then by `weight`. A run that is silent for `expires_s` seconds expires. `trainer_device` is the trainer's device in
-    the fleet. A kept `folder` lets a resumed run publish deltas. Others fetch weights from `host`. Requests are
+    RunEndedError. A kept `folder` lets a resumed run publish deltas. Others fetch weights from `host`. Requests are
     repeated for `away_s` seconds. Weights have the names and types of `checkpoint`. All ranks of a torch.distributed
     `group` call this at once and share `folder`."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
         raise ClientError(f"away_s {away_s} must be above 0")
-    options = {
-        "name": name,
-        "model": model,
-        "team": team,
-        "tags": dict(tags or {}),
-        "task": task,
-        "staleness_max": staleness_max,
-        "weight": weight,
-        "priority": priority,
-        "expires_s": expires_s,
-        "trainer_device": trainer_device,
-        "resume": resume,
-    }
     folder = None if folder is None else Path(folder).expanduser()
     checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
     url = url.rstrip("/")
-    message = {field: value for field, value in options.items() if value is not None}
+    message = {"name": name, "model": model, **{field: value for field, value in options.items() if value is not None}}
     request = {**message, "key": uuid.uuid4().hex}  # The key keeps a run whose answer is lost from being opened twice.
-    then = "open the run" if resume is None else RESUME
+    then = RESUME if "resume" in message else "open the run"
     ranks = Ranks(group)
 
     def opened() -> dict[str, Any]:
@@ -112,17 +101,8 @@ def open_run(
         return call(url, "POST", "/runs", request, token=token, away_s=away_s, then=then)
 
     answer = ranks.share(opened)[0]
-    return Run(
-        RunAddress(url=url, run_id=answer["run_id"], fence=answer["fence"], token=token, away_s=away_s),
-        message,
-        version=answer.get("version"),
-        last_step=answer.get("step"),
-        expires_s=answer.get("expires_s", expires_s),
-        folder=folder,
-        host=host,
-        checkpoint=checkpoint,
-        ranks=ranks,
-    )
+    address = RunAddress(url=url, run_id=answer["run_id"], fence=answer["fence"], token=token, away_s=away_s)
+    return Run(address, message, answer, folder=folder, host=host, checkpoint=checkpoint, ranks=ranks)
 
 
 class Run:
@@ -132,19 +112,18 @@ class Run:
         self,
         address: RunAddress,
         opened: Mapping[str, Any],
+        answer: Mapping[str, Any],
         *,
-        version: int | None,
-        last_step: int | None,
-        expires_s: float,
         folder: Path | None,
         host: str | None,
         checkpoint: Path | None,
         ranks: Ranks,
     ) -> None:
         self.address, self._opened = address, opened
-        self.version, self.last_step = version, last_step
+        self.version: int | None = answer["version"]
+        self.last_step: int | None = answer["step"]
         self.published: Publication | None = None  # The last publication.
-        self._expires_s = expires_s
+        self._expires_s: float = answer["expires_s"]
         self._folder, self._host, self._checkpoint = folder, host, checkpoint
         self._ranks = ranks
         self._own_folder: TemporaryFolder | None = None

@@ -118,9 +118,7 @@ class TurnClient:
         async with self._request(body) as response:
             if response.content_type != "text/event-stream":
                 self._check(response.status, await response.json())
-                raise ClientError(
-                    f"{self.address.base}/generate streams {response.content_type!r}, no server-sent events"
-                )
+                raise ClientError(f"{self.address.base} streams {response.content_type!r}, no server-sent events")
             text = b""
             # A line reader's limit is too short: a turn of a hundred thousand tokens is one line.
             while more := await response.content.readany():
