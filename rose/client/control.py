@@ -62,7 +62,7 @@ class RetryLimit:
             problem, advice = f"did not answer{for_s} ({reason})", f"start it, or correct the URL, and {self._then}"
         else:
             problem, advice = f"answers, but is busy or refuses{for_s}: {reason}", f"{self._then} once that is over"
-        return ControllerAwayError(f"the controller at {self._url} {problem}: {advice}")
+        return ControllerAwayError(f"the controller at {self._url} {problem}; {advice}")
 
 
 def call(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from rose.event_fields import INSTANT_NS_MAX
 from rose.events import Clock
 from rose.runtime.policy.lending import Reason
+from rose.runtime.scheduling.demand import Answers
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
 from rose.runtime.scheduling.refusals import RefusedError
 
@@ -31,6 +32,7 @@ class Device:
     serving_ns: int = 0
     observed_ns: int = 0
     engine_ids: tuple[str, ...] = ()
+    answers: Answers = field(default_factory=Answers)
     clock_steps: int = 0
     _anchors_ns: tuple[int, int] | None = None
     _offsets_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
