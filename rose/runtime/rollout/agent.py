@@ -98,9 +98,8 @@ class _Episode:
             else:
                 ids = conversation.reply(observation, answer_ids)
         except Exception as error:  # Templates raise errors of many kinds.
-            raise EnvironmentFailedError(
-                f"{self._rules.task.environment}: observation {str(observation)[:100]!r} cannot be read: {error}"
-            ) from None
+            text, name = str(observation)[:100], self._rules.task.environment
+            raise EnvironmentFailedError(f"{name}: observation {text!r} cannot be read: {error}") from None
         self._trajectory.read(ids)
 
     def _is_rechecked(self) -> bool:

@@ -25,9 +25,7 @@ class Transcript:
 
     def write(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
         if not len(output_ids) == len(logprobs) == len(versions):
-            raise ValueError(
-                f"{len(output_ids)} output ids, {len(logprobs)} logprobs, {len(versions)} versions: they must match"
-            )
+            raise ValueError(f"{len(output_ids)} output ids, {len(logprobs)} logprobs and {len(versions)} versions")
         self.ids += output_ids
         self.mask += [True] * len(output_ids)
         self.logprobs += logprobs

@@ -127,9 +127,7 @@ class Devices(dict[str, Device]):
         if device_id not in self.expected:
             raise RefusedError(403, f"device_id {device_id!r} is not in the fleet file")
         if heartbeat.host != (host := self.expected[device_id]):
-            raise RefusedError(
-                403, f"host {heartbeat.host!r} reports device {device_id!r}, which the fleet file puts on {host!r}"
-            )
+            raise RefusedError(403, f"host {heartbeat.host!r} reports device {device_id!r} of host {host!r}")
         for report in heartbeat.engines:
             owner = report.device_id
             if owner == device_id:

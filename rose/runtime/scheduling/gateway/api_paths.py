@@ -197,9 +197,7 @@ class Paths:
         if request.method == "POST":
             body = await _json(request)
             if not str(body.get("url", "")).rstrip("/") == self._url(request):
-                raise RequestError(
-                    f"url is {str(body.get('url'))[:60]!r}: reach the fleet's engines at {self._url(request)} only"
-                )
+                raise RequestError(f"url is {str(body.get('url'))[:60]!r}: the only worker is {self._url(request)}")
             return JSONResponse({"status": "accepted", "worker_id": _WORKER, "url": self._url(request)}, 202)
         stats = {"prefill_count": 0, "decode_count": 0, "regular_count": 1}
         return JSONResponse({"workers": [self._worker(request)], "total": 1, "stats": stats})
@@ -366,11 +364,8 @@ def _version(run: Run, value: object, name: str = "weight_version") -> int | Non
         return None
     newest = run.facts.version
     if version is not None and newest is not None and version < newest:
-        raise RefusedError(
-            409,
-            f"{name} is {value}, and run {run.run_id!r} is at version {newest}: give a higher version, or close it "
-            f"(DELETE /runs/{run.run_id}) and open another run",
-        )
+        why = f"{name} is {value}, and run {run.run_id!r} is at version {newest}"
+        raise RefusedError(409, f"{why}: give a higher version, or open another run")
     return version
 
 

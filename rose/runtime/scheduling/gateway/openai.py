@@ -148,9 +148,8 @@ def _grammar(form: Any) -> dict[str, Any]:
             return {"json_schema": json.dumps(schema)}
         case {"type": "structural_tag", **_rest}:
             return {"structural_tag": json.dumps(form)}
-    raise RequestError(
-        f"response_format is {str(form)[:80]}: give text, json_object, json_schema with a schema, or structural_tag"
-    )
+    forms = "text, json_object, json_schema with a schema, or structural_tag"
+    raise RequestError(f"response_format is {str(form)[:80]}: give {forms}")
 
 
 def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
@@ -168,16 +167,11 @@ def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
         case {"type": "function", "function": {"name": str(name)}} if name in functions:
             form = _call_grammar(name, functions[name])
         case _:
-            raise RefusedError(
-                400,
-                f"tool_choice is {str(choice)[:80]}: give auto, none, required, or one of the functions in tools: "
-                f"{', '.join(functions) or 'none'}",
-                "tool_choice",
-            )
+            why = f"tool_choice is {str(choice)[:80]}: give auto, none, required, or a function of tools"
+            raise RefusedError(400, f"{why} ({', '.join(functions)})", "tool_choice")
     if grammar := _GRAMMARS & request.sampling().keys():
-        raise RefusedError(
-            400, f"tool_choice is {str(choice)[:80]}, and {min(grammar)} is another form: leave one out", "tool_choice"
-        )
+        why = f"tool_choice is {str(choice)[:80]}, and {min(grammar)} is another form: leave one out"
+        raise RefusedError(400, why, "tool_choice")
     return {"structural_tag": json.dumps({"type": "structural_tag", "format": form})}
 
 

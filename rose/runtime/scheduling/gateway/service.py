@@ -95,12 +95,8 @@ class Service:
     def check_files(self, token: Token | None) -> None:
         """Raise RefusedError unless the token may publish folders, which may belong to another team."""
         if token is not None and not token.may("admin") and not self._files:
-            raise RefusedError(
-                403,
-                f"token {token.name!r} may not publish folders of the controller's host: set origins.files in the "
-                "fleet file, or publish by rose.client",
-                "model_path",
-            )
+            why = f"token {token.name!r} may not publish folders of the controller's host"
+            raise RefusedError(403, f"{why}: set origins.files in the fleet file, or use rose.client", "model_path")
 
     async def context(self, model: str) -> int | None:
         if (texts := self._texts.get(model)) is None:

@@ -91,10 +91,8 @@ def _with_adapter(labels: Labels, name: object, run: Run) -> Labels:
     if name in _NOTHING:
         return labels
     if not isinstance(name, str) or name not in run.facts.adapters:
-        raise RequestError(
-            f"lora_path is {str(name)[:60]!r}, and run {run.run_id!r} has no adapter of this name: load it at "
-            "/load_lora_adapter first"
-        )
+        why = f"lora_path is {str(name)[:60]!r}, and run {run.run_id!r} has no adapter of this name"
+        raise RequestError(f"{why}: load it at /load_lora_adapter first")
     version_min = max(labels.version_min or 0, run.facts.adapters[name])
     return msgspec.structs.replace(labels, version_min=version_min)
 
