@@ -41,10 +41,8 @@ class Fabric:
             ray.shutdown()  # An interrupted call may have joined already.
             ray.init(address=address, namespace=self._namespace, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-            raise DeploymentError(
-                f"no Ray cluster can be joined at {address} from this host: {str(error).splitlines()[0]}. Start Ray "
-                f"here (`ray start --address={address}`), or correct `--address`"
-            ) from None
+            advice = f"Start Ray here (`ray start --address={address}`), or correct `--address`"
+            raise DeploymentError(f"cannot join Ray at {address}: {str(error).splitlines()[0]}. {advice}") from None
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -133,10 +131,8 @@ class GcsWatch:
     def fault(self) -> str | None:
         if (since := self._since) is None:
             return None
-        return (
-            f"Ray's GCS on {self._host} ({self._address}) does not answer since {since} UTC. Lending continues; dead "
-            "parts do not restart. Run `rose up`; start a Ray of your own first"
-        )
+        away = f"Ray's GCS on {self._host} ({self._address}) does not answer since {since} UTC"
+        return f"{away}. Lending continues; dead parts do not restart. Run `rose up`; start a Ray of your own first"
 
     def _watch(self) -> None:
         while True:
@@ -158,9 +154,6 @@ def _wait_listening(address: str) -> None:
             return
         except (OSError, OverflowError) as error:
             if time.monotonic() > until or isinstance(error, (socket.gaierror, OverflowError)):
-                raise DeploymentError(
-                    f"no Ray cluster is at {address} ({error}): start Ray's head there (`ray start --head`), or "
-                    "correct `--address`. A new or ended fleet on one host needs no address: `rose up` starts "
-                    "its own Ray"
-                ) from None
+                advice = "start Ray's head there (`ray start --head`), or correct `--address`; one host needs none"
+                raise DeploymentError(f"no Ray cluster is at {address} ({error}): {advice}") from None
         time.sleep(0.5)

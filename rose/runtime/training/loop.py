@@ -102,10 +102,8 @@ class TrainLoop:
         update = self._checkpoint.load_update(self._trainer)
         version = self._trainer.version
         if self._run.version is not None and self._run.version > version:
-            raise CheckpointError(
-                f"{self._checkpoint.folder} is at version {version} and run {self._run.run_id} at {self._run.version}: "
-                "give the run's last checkpoint"
-            )
+            late = f"{self._checkpoint.folder} is at version {version} and the run at {self._run.version}"
+            raise CheckpointError(f"{late}: give the run's last checkpoint")
         publish_ns = self._publish()
         if update is not None:
             judgements, step = update

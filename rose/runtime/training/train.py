@@ -124,10 +124,8 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
 def _check_fleet(url: str, token: str | None, model: str) -> None:
     models = ControllerClient(url, token).status()["models"]
     if models and model not in models:
-        raise TrainError(
-            f"the rollout model here is {model!r}, but the fleet at {url} has {' or '.join(map(repr, models))}: "
-            "give its fleet file by --config"
-        )
+        known = " or ".join(map(repr, models))
+        raise TrainError(f"the fleet at {url} has {known}, not {model!r}: give its fleet file by --config")
 
 
 def _model(
