@@ -86,29 +86,29 @@ class Service:
     def models(self) -> list[str]:
         return list(self.controller.models)
 
-    async def texts(self, run: Run) -> Texts:
-        if (texts := self._texts.get(run.facts.model)) is None:
-            raise RefusedError(400, f"no tokenizer for model {run.facts.model!r} here: send token ids")
-        await texts.ready()
+    async def _texts_of(self, model: str) -> Texts | None:
+        if (texts := self._texts.get(model)) is not None:
+            await texts.ready()
         return texts
+
+    async def texts(self, run: Run) -> Texts:
+        if (texts := await self._texts_of(run.facts.model)) is None:
+            raise RefusedError(400, f"no tokenizer for model {run.facts.model!r} here: send token ids")
+        return texts
+
+    async def texts_or_none(self, run: Run) -> Texts | None:
+        texts = await self._texts_of(run.facts.model)
+        return texts if texts is not None and texts.known else None
+
+    async def context(self, model: str) -> int | None:
+        texts = await self._texts_of(model)
+        return None if texts is None else texts.context
 
     def check_files(self, token: Token | None) -> None:
         """Raise RefusedError unless the token may publish folders, which may belong to another team."""
         if token is not None and not token.may("admin") and not self._files:
             why = f"token {token.name!r} may not publish folders of the controller's host"
             raise RefusedError(403, f"{why}: set origins.files in the fleet file, or use rose.client", "model_path")
-
-    async def context(self, model: str) -> int | None:
-        if (texts := self._texts.get(model)) is None:
-            return None
-        await texts.ready()
-        return texts.context
-
-    async def texts_or_none(self, run: Run) -> Texts | None:
-        if run.facts.model not in self._texts:
-            return None
-        texts = await self.texts(run)
-        return texts if texts.known else None
 
     def run_of(self, scope: Scope, model: str | None = None) -> Run:
         token, runs, now_ns = token_of(scope), self.controller.runs, monotonic_ns()

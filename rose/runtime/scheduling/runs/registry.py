@@ -43,14 +43,7 @@ class Run:
     def become(self, facts: RunFacts) -> None:
         self.facts, self.target = facts, None
         if facts.version is not None and facts.url is not None:
-            self.target = Target(
-                run_id=facts.run_id,
-                version=facts.version,
-                url=facts.url,
-                token=facts.token,
-                signer=facts.signer,
-                client_address=facts.client_address,
-            )
+            self.target = Target.model_validate(facts, from_attributes=True)
 
     @property
     def run_id(self) -> str:
