@@ -59,10 +59,10 @@ class RetryLimit:
     def over(self, failure: Failure, reason: str) -> ControllerAwayError:
         for_s = f" for {self._away_s:.0f} s" if self._away_s else ""
         if failure == "silent":
-            problem, advice = f"did not answer{for_s} ({reason})", f"start it, or correct the URL, and {self._then}"
+            problem = f"did not answer{for_s} ({reason}): start it, or correct the URL, and {self._then}"
         else:
-            problem, advice = f"answers, but is busy or refuses{for_s}: {reason}", f"{self._then} once that is over"
-        return ControllerAwayError(f"the controller at {self._url} {problem}; {advice}")
+            problem = f"answers, but is busy or refuses{for_s}: {reason}; {self._then} once that is over"
+        return ControllerAwayError(f"the controller at {self._url} {problem}")
 
 
 def call(

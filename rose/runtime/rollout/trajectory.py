@@ -25,7 +25,8 @@ class Transcript:
 
     def write(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
         if not len(output_ids) == len(logprobs) == len(versions):
-            raise ValueError(f"{len(output_ids)} output ids, {len(logprobs)} logprobs and {len(versions)} versions")
+            lengths = len(output_ids), len(logprobs), len(versions)
+            raise ValueError(f"output ids, logprobs and versions have lengths {lengths}: they must match")
         self.ids += output_ids
         self.mask += [True] * len(output_ids)
         self.logprobs += logprobs

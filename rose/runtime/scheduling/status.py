@@ -14,6 +14,10 @@ _RUN_FACTS = (
     *("run_id", "name", "team", "tags", "task", "model", "state", "outcome", "reason", "version", "step", "fence"),
     *("staleness_max", "weight", "priority", "trainer_device", "opened_us", "closed_us"),
 )
+_REPORTED = {
+    *("engine_id", "borrowed", "model", "token_ids_only", "run_id", "capacity"),
+    *("fault", "failed", "lease_id", "slack_ok", "beside"),
+}
 WAITING_MAX_S = 300.0  # Longest wait of a host's events without a warning.
 
 
@@ -110,26 +114,14 @@ def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, An
 
 
 def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, Any]:
-    facts = worker.facts
     target = controller.assignment.target(worker)
-    return {
-        "engine_id": facts.engine_id,
-        "alive": facts.alive(now_ns),
-        "fault": worker.report.fault,
-        "borrowed": facts.borrowed,
-        "model": worker.report.model,
-        "token_ids_only": worker.report.token_ids_only,
-        "run_id": worker.report.run_id,
+    return worker.report.model_dump(include=_REPORTED) | {
+        "alive": worker.facts.alive(now_ns),
         "policy_version": worker.held_version,
         "assigned_run_id": worker.assigned,
         "target_version": None if target is None else target.version,
-        "failed": worker.report.failed,
-        "in_flight": facts.in_flight,
-        "capacity": facts.capacity,
-        "lease_id": worker.report.lease_id,
-        "lease_left_s": _seconds(facts.lease_left_ns(now_ns)),
-        "slack_ok": facts.slack_ok,
-        "beside": None if worker.report.beside is None else worker.report.beside.model_dump(),
+        "in_flight": worker.facts.in_flight,
+        "lease_left_s": _seconds(worker.facts.lease_left_ns(now_ns)),
     }
 
 
