@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -67,12 +66,10 @@ def run(
         file.write_text(config.model_dump_json())
         _end_with(os.getpid(), config)
         owner.ensure(_plan(config, outcome.run_id))
-        team = config.tags.get("team")
         command = [
             *(sys.executable, "-m", "rose.cli", "train", "--json"),
             *("--url", f"http://127.0.0.1:{port}", "--config", str(file), "--wait", str(READY_S)),
             *("--device", next(device.id for device in config.device if device.pool == "rollout")),
-            *(() if team is None else ("--team", team)),
         ]
         trainer = stack.enter_context(_child("the trainer", command, say))
         try:
@@ -86,8 +83,7 @@ def run(
             outcome.stopped = True
         finally:
             stack.close()
-            trainer.reader.join(_END_S)  # The reader sees the trainer's last output.
-            outcome.steps = len(trainer.lines)
+            outcome.steps = trainer.steps
             _put_down(config, outcome.run_id, say)
     return outcome
 
@@ -166,40 +162,28 @@ def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
 @dataclass(slots=True)
 class _Child:
     process: subprocess.Popen[str]
-    reader: threading.Thread
-    lines: list[str]  # JSON lines of stdout, one for each finished step.
+    say: Callable[[str], None]
+    steps: int = 0
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):  # The JSON of a finished step.
+                self.steps += 1
+            else:
+                self.say(line.rstrip())
 
 
 @contextmanager
 def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterator[_Child]:
-    """Run a command out of reach of Ctrl-C, until the block ends. `say` gets its stderr."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    lines: list[str] = []
-
-    def read_out() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            with suppress(ValueError):
-                json.loads(line)
-                lines.append(line)
-
-    def read_errors() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            say(line.rstrip())
-
-    reader = threading.Thread(target=read_out, name=f"{name}'s steps", daemon=True)
+    """Run a command out of reach of Ctrl-C, until the block ends. `say` gets its messages."""
+    null, pipe, errors = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    process = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=errors, text=True, start_new_session=True)
+    child = _Child(process, say)
+    reader = threading.Thread(target=child.read, name=name, daemon=True)
     reader.start()
-    threading.Thread(target=read_errors, name=f"{name}'s words", daemon=True).start()
     try:
-        yield _Child(process, reader, lines)
+        yield child
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -208,6 +192,7 @@ def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterato
             except subprocess.TimeoutExpired:
                 process.kill()
         process.wait()
+        reader.join(_END_S)  # It reads the last output.
 
 
 if __name__ == "__main__":
