@@ -115,7 +115,7 @@ def listens(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
-    except OSError:
+    except (OSError, OverflowError):
         return False
     return True
 
@@ -145,15 +145,11 @@ class GcsWatch:
 
 def _wait_listening(address: str) -> None:
     """Wait until a process listens there. Raises UserError for a bad address, or DeploymentError."""
-    if (parts := re.fullmatch(r"\[?([^\s/\[\]]+)\]?:(\d{1,5})", address)) is None:
+    if re.fullmatch(r"\[?[^\s/\[\]]+\]?:\d{1,5}", address) is None:
         raise UserError(f"--address {address!r} must be a host and port of Ray's head, such as 10.0.0.1:6379")
     until = time.monotonic() + _LISTENS_S
-    while True:
-        try:
-            socket.create_connection((parts[1], int(parts[2])), timeout=_LISTENS_S).close()
-            return
-        except (OSError, OverflowError) as error:
-            if time.monotonic() > until or isinstance(error, (socket.gaierror, OverflowError)):
-                advice = "start Ray's head there (`ray start --head`), or correct `--address`; one host needs none"
-                raise DeploymentError(f"no Ray cluster is at {address} ({error}): {advice}") from None
+    while not listens(address):
+        if time.monotonic() > until:
+            advice = "start Ray's head there (`ray start --head`), or correct `--address`; one host needs none"
+            raise DeploymentError(f"no Ray cluster is at {address}: {advice}")
         time.sleep(0.5)

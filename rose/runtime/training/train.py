@@ -125,7 +125,7 @@ def _check_fleet(url: str, token: str | None, model: str) -> None:
     models = ControllerClient(url, token).status()["models"]
     if models and model not in models:
         known = " or ".join(map(repr, models))
-        raise TrainError(f"the fleet at {url} has {known}, not {model!r}: give its fleet file by --config")
+        raise TrainError(f"the model is {model!r}, but the fleet at {url} has {known}: give its file by --config")
 
 
 def _model(
