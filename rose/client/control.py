@@ -134,30 +134,3 @@ class StallWarning:
             why = call(address.url, "GET", f"/runs/{address.run_id}", token=address.token).get("waits")
             if why is not None:
                 _log.warning("%d turns of run %s wait: %s", waiting, address.run_id, why)
-
-
-_POLL_S = 0.2
-
-
-def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], None]) -> None:
-    """Return once the fleet is ready. Raises ControllerAwayError after `wait_s`, or ClientError for a wrong token."""
-    until_s, shown_s = time.monotonic() + wait_s, time.monotonic()
-    while (lacking := _readiness_gap(url, token)) is not None:
-        if time.monotonic() >= until_s:
-            raise ControllerAwayError(f"the fleet at {url} was not ready within {wait_s:.0f} s: {lacking}")
-        if time.monotonic() - shown_s >= 5.0:
-            shown_s = time.monotonic()
-            say(f"waiting for the fleet: {lacking}")
-        time.sleep(_POLL_S)
-
-
-def _readiness_gap(url: str, token: str | None) -> str | None:
-    try:
-        status, answer = _ask(urllib.request.Request(f"{url.rstrip('/')}/readiness", headers=authorization(token)))
-    except (OSError, http.client.HTTPException) as error:
-        return f"its controller does not answer ({getattr(error, 'reason', error)})"
-    if status < 300:
-        return None
-    if status != 503:
-        raise refusal(url, status, answer)
-    return "; ".join(answer.get("missing", [])) or "it does not say what is missing"

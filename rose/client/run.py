@@ -220,9 +220,10 @@ class Run:
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
         """Yield the tokens of one turn, as `TurnClient.stream` does, in any event loop."""
-        background = self._background_turns()
-        async for part in background.iterate(background.client.stream(input_ids, sampling, **labels)):
-            yield part
+        self._check_published()
+        async with TurnClient(self.address) as client:
+            async for part in client.stream(input_ids, sampling, **labels):
+                yield part
 
     def publish(self, weights: Mapping[str, torch.Tensor] | Path | str, version: int | None = None) -> int:
         """Publish tensors, a checkpoint folder or a LoRA adapter folder, and return the version (default: the next).
@@ -385,10 +386,13 @@ class Run:
             self._resume_request = None
             self.address = replace(address, fence=answer["fence"])
 
-    def _background_turns(self) -> BackgroundTurns:
+    def _check_published(self) -> None:
         self.check()
         if self.version is None:
             raise ClientError(f"run {self.run_id} has published no version yet: publish one before its first turn")
+
+    def _background_turns(self) -> BackgroundTurns:
+        self._check_published()
         with self._lock:
             if self._background is None:
                 self._background = BackgroundTurns(self.address)
@@ -430,7 +434,6 @@ def _event_id(event: Trajectory | Verdict | Step) -> str:
 
 
 _T = TypeVar("_T")
-_END = object()
 
 
 class BackgroundTurns:
@@ -443,25 +446,6 @@ class BackgroundTurns:
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def iterate(self, items: AsyncIterator[_T]) -> AsyncIterator[_T]:
-        here = asyncio.get_running_loop()
-        queue: asyncio.Queue[Any] = asyncio.Queue()
-
-        async def pump() -> None:
-            try:
-                async for item in items:
-                    here.call_soon_threadsafe(queue.put_nowait, item)
-            finally:
-                here.call_soon_threadsafe(queue.put_nowait, _END)
-
-        running = self.submit(pump())
-        try:
-            while (item := await queue.get()) is not _END:
-                yield item
-            await asyncio.wrap_future(running)
-        finally:
-            running.cancel()
 
     def close(self) -> None:
         self.submit(self.client.__aexit__()).result()

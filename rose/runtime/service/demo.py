@@ -18,7 +18,6 @@ from pathlib import Path
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime import places, preflight
-from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
 from rose.runtime.places import HostPlan
 from rose.runtime.service import local_ray, owner
@@ -27,7 +26,6 @@ from rose.runtime.service.process import log_to
 from rose.runtime.service.up import Fleet, down, up
 from rose.terminal import progress
 
-READY_S = 600.0
 _LOOK_S = 0.2
 _END_S = 30.0
 
@@ -56,25 +54,20 @@ def run(
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
             raise KeyboardInterrupt
 
-    remembered = FleetMemory(config).begin()
-    # The trainer loads while the fleet starts.
-    port = config.gateway.port or remembered.port or free_port(config.gateway.host)
-    config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": port})})
-    outcome = Outcome(remembered.run_id)
+    outcome = Outcome(FleetMemory(config).begin().run_id)
+    trainer: _Child | None = None
     with ExitStack() as stack:
         file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-demo-"))) / "fleet.json"
         file.write_text(config.model_dump_json())
         _end_with(os.getpid(), config)
         owner.ensure(_plan(config, outcome.run_id))
-        command = [
-            *(sys.executable, "-m", "rose.cli", "train", "--json"),
-            *("--url", f"http://127.0.0.1:{port}", "--config", str(file), "--wait", str(READY_S)),
-            *("--device", next(device.id for device in config.device if device.pool == "rollout")),
-        ]
-        trainer = stack.enter_context(_child("the trainer", command, say))
         try:
             fleet = up(config, None, say)
             fleet.wait_ready(say, tend)
+            device = next(device.id for device in config.device if device.pool == "rollout")
+            options = ["--url", fleet.remembered.url, "--config", str(file), "--device", device]
+            command = [sys.executable, "-m", "rose.cli", "train", "--json", *options]
+            trainer = stack.enter_context(_child("the trainer", command, say))
             if config.traffic.trace != "none":
                 command = [sys.executable, "-m", "rose.runtime.service.traffic", str(file)]
                 stack.enter_context(_child("the traffic", command, lambda _: None))
@@ -83,7 +76,7 @@ def run(
             outcome.stopped = True
         finally:
             stack.close()
-            outcome.steps = trainer.steps
+            outcome.steps = 0 if trainer is None else trainer.steps
             _put_down(config, outcome.run_id, say)
     return outcome
 

@@ -40,7 +40,6 @@ def train_command(
     device: Annotated[
         str | None, typer.Option(help="The trainer's device on this host, which the run pays for.")
     ] = None,
-    wait: Annotated[float, typer.Option(help="Maximum seconds to wait for a ready fleet.", min=0)] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each step.")] = False,
 ) -> None:
     """Train a policy on the task of a fleet file. Ctrl-C stops the training, and --resume continues it."""
@@ -70,7 +69,6 @@ def train_command(
             resume=resume,
             steps=steps,
             device=device,
-            wait_s=wait,
         )
 
 

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rose import client
-from rose.client.control import wait_ready
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig, TaskConfig, TrainingConfig
 from rose.errors import UserError, did_you_mean
 from rose.events import Step
@@ -36,11 +35,10 @@ def train(
     resume: bool = False,
     steps: int | None = None,
     device: str | None = None,
-    wait_s: float = 0.0,
 ) -> str:
     """Train to the last step, and return the run's id. A `kept` folder can be resumed. Raises UserError."""
     trainer_device = _device(fleet, device)
-    page = None if device is None or wait_s else page_of(device)
+    page = None if device is None else page_of(device)
     if fleet is not None and trainer_device is not None:
         os.sched_setaffinity(
             0, host_cores(device_config for device_config in fleet.device if device_config.host == trainer_device.host)
@@ -57,7 +55,7 @@ def train(
         if steps is not None:
             training = training.model_copy(update={"steps": steps})
         model = (RolloutConfig() if fleet is None else fleet.rollout).model
-        if not resume and not wait_s:
+        if not resume:
             _check_fleet(url, token, model)
         environment = stack.enter_context(Task(task))
         # torch reads the number of threads when it is loaded.
@@ -98,9 +96,6 @@ def train(
         if begun is None:
             checkpoint.begin(run.run_id, task, training)
         players = stack.enter_context(Players(run.address, environment, weights, training.temperature))
-        if wait_s:
-            wait_ready(url, token, wait_s, say)
-            page = None if device is None else page_of(device)
         loop = TrainLoop(run, training, trainer, players, checkpoint, train_time=TrainTime(page), say=say, done=done)
         try:
             loop.run()
