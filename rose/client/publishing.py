@@ -136,9 +136,8 @@ def address_towards(url: str) -> str:
     """Return the address of this host that the server at `url` sees. Raises ClientError."""
     parts = urlsplit(url)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
-        )[0]
+        known = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = known[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])

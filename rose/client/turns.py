@@ -43,11 +43,10 @@ class TurnClient:
     async def __aenter__(self) -> Self:
         import aiohttp
 
+        silence_s = min(_SILENCE_S, self.address.away_s / 2)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, socket_factory=watched_socket),
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=5.0, sock_read=min(_SILENCE_S, self.address.away_s / 2)
-            ),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=silence_s),
             headers=authorization(self.address.token),
         )
         return self

@@ -69,6 +69,8 @@ PathText = Annotated[Path, Field(strict=False)]
 Text = Annotated[str, Field(min_length=1)]
 IpAddress = Annotated[str, Field(pattern=r"^[0-9A-Fa-f.:]+$")]
 Share = Annotated[float, Field(ge=0, le=1)]
+HalfShare = Annotated[float, Field(ge=0, le=0.5)]
+Stretch = Annotated[float, Field(ge=1, le=100)]
 #: Reports and exports write such a name unchanged.
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
 _HOST_NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,30}"
@@ -204,16 +206,9 @@ class CoservingConfig(Section):
     heartbeat_s: DayS = Field(default=0.5, gt=0, description="Interval of renewals and load reports.")
     compute_share: Share = Field(default=1.0, description="Largest share of time for rollouts.")
     regret_share: Share = Field(default=0.05, description="Largest share by which lending may delay a serving request.")
-    stretch: float = Field(
-        default=1.25, ge=1, le=100, description="Largest mean slowdown of a live request's tokens; 1: only idle time."
-    )
+    stretch: Stretch = Field(default=1.25, description="Largest mean slowdown of live requests; 1: only idle time.")
     slack_share: Share = Field(default=1.0, description="Share of the budgets' slack for lending beside live requests.")
-    holdout_share: float = Field(
-        default=0.05,
-        ge=0,
-        le=0.5,
-        description="Share of time without lending, in random windows, to measure what lending costs serving.",
-    )
+    holdout_share: HalfShare = Field(default=0.05, description="Share of time without lending, to measure its cost.")
     holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
     holdout_washout_s: DayS = Field(default=60.0, description="Seconds after a lease without comparison of requests.")
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
@@ -382,9 +377,8 @@ class FleetConfig(Section):
     @property
     def rollouts(self) -> dict[str, RolloutConfig]:
         """Return the tables of rollout models by name, the default first."""
-        return {"rollout": self.rollout} | {
-            f"rollout_models.{name}": table for name, table in self.rollout_models.items()
-        }
+        more = {f"rollout_models.{name}": table for name, table in self.rollout_models.items()}
+        return {"rollout": self.rollout, **more}
 
     def serving_on(self, device: DeviceConfig) -> ServingConfig:
         return self.serving if device.serving_model is None else self.serving_models[device.serving_model]
@@ -399,10 +393,8 @@ def load(path: Path) -> FleetConfig:
     except UnicodeDecodeError as error:
         raise ConfigError(f"config {path} is not UTF-8 text: {error}")
     config = parse(text, str(path))
-    folders = {name: getattr(config, name) for name in ("ledger", "state", "cache")}
-    return config.model_copy(
-        update={name: folder.absolute() for name, folder in folders.items() if not str(folder).startswith("~")}
-    )
+    folders = {name: Path(_whole_path(str(getattr(config, name)))) for name in ("ledger", "state", "cache")}
+    return config.model_copy(update=folders)
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:

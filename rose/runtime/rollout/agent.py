@@ -68,9 +68,8 @@ class _Episode:
 
     async def _turn(self) -> None:
         trajectory = self._trajectory
-        generation = await self._generate(
-            list(trajectory.ids), trajectory_id=trajectory.trajectory_id, turn=trajectory.turns
-        )
+        prompt, labels = list(trajectory.ids), {"trajectory_id": trajectory.trajectory_id}
+        generation = await self._generate(prompt, turn=trajectory.turns, **labels)
         trajectory.write(generation.output_ids, generation.logprobs, generation.versions)
         conversation = self._rules.conversation
         answer: Any = generation.output_ids if conversation is None else conversation.text(generation.output_ids)

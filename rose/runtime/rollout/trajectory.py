@@ -76,9 +76,8 @@ class Trajectory(Transcript):
 
     @property
     def version(self) -> int | None:
-        return min(
-            (version for version, generated in zip(self.versions, self.mask, strict=True) if generated), default=None
-        )
+        tokens = zip(self.versions, self.mask, strict=True)
+        return min((version for version, generated in tokens if generated), default=None)
 
     def staleness(self, trainer_version: int) -> int:
         """Return the trainer's version minus the oldest generating version, or 0 without one."""

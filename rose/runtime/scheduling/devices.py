@@ -49,9 +49,8 @@ class Device:
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
         anchors_ns = (reading.utc_ns - reading.monotonic_ns, utc_ns - now_ns)
         if self._anchors_ns is not None:
-            theirs_set, ours_set = (
-                abs(now - last) > _STEP_NS for now, last in zip(anchors_ns, self._anchors_ns, strict=True)
-            )
+            anchors = zip(anchors_ns, self._anchors_ns, strict=True)
+            theirs_set, ours_set = (abs(now - last) > _STEP_NS for now, last in anchors)
             self.clock_steps += theirs_set
             if theirs_set or ours_set:
                 self._offsets_ns.clear()

@@ -54,9 +54,8 @@ def run_status(controller: Controller, run: Run) -> dict[str, Any]:
 def missing(controller: Controller, now_ns: int) -> list[str]:
     silent = [device for device in controller.devices.values() if now_ns - device.due_ns > SILENCE_MAX_NS]
     names = controller.devices.keys()
-    lacking = [
-        f"device {name}: its agent has not reported" for name in controller.devices.expected if name not in names
-    ]
+    absent = (name for name in controller.devices.expected if name not in names)
+    lacking = [f"device {name}: its agent has not reported" for name in absent]
     if not names and not lacking:
         lacking.append("no agent has reported")
     lacking += [
@@ -76,9 +75,8 @@ def hosts(controller: Controller) -> list[dict[str, Any]]:
     """Return the newest facts of each host. `waits` tells why its events are late."""
     devices = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
     newest = {device.host or device.device_id: device.host_facts for device in devices if device.host_facts is not None}
-    return [
-        {"host": name, **facts.model_dump(), "waits": _late_events(facts)} for name, facts in sorted(newest.items())
-    ]
+    hosts_facts = sorted(newest.items())
+    return [{"host": name, **facts.model_dump(), "waits": _late_events(facts)} for name, facts in hosts_facts]
 
 
 def warnings(controller: Controller) -> list[str]:

@@ -34,9 +34,8 @@ class Fabric:
         import ray
 
         main_thread = threading.current_thread() is threading.main_thread()
-        handlers = (
-            {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main_thread else {}
-        )
+        signals = (signal.SIGINT, signal.SIGTERM) if main_thread else ()
+        handlers = {number: signal.getsignal(number) for number in signals}
         try:
             ray.shutdown()  # An interrupted call may have joined already.
             ray.init(address=address, namespace=self._namespace, log_to_driver=False, logging_level="ERROR")

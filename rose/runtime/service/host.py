@@ -269,12 +269,10 @@ class HostRunner:
         return "; ".join([*progress.problems.values(), *filter(None, [progress.stopped])]) or None
 
     def _jobs(self) -> list[jobs.Job]:
-        archive = self.plan.config.archive
         if self._forwarder is not None:
             return jobs.ledger_jobs(jobs.Settings())
-        return jobs.ledger_jobs(
-            jobs.Settings(archive_to=archive.to, archive_after_days=archive.after_days, archive_delete=archive.delete)
-        )
+        archive = {f"archive_{name}": value for name, value in self.plan.config.archive.model_dump().items()}
+        return jobs.ledger_jobs(jobs.Settings(**archive))
 
     def _say_failed(self, run: jobs.JobRun) -> None:
         if run.status == "failed":

@@ -171,8 +171,9 @@ def changes(recorded_config: FleetConfig, now: FleetConfig) -> list[str]:
     old, new = (dict(_settings(config.model_dump(mode="json"))) for config in (recorded_config, now))
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if fixed := [name for name in changed if not _is_adopted(name)]:
+        settings = (_difference(name, old.get(name), new.get(name)) for name in fixed)
         advice = "Type `rose down --keep-runs` and `rose up`, or restore them"
-        raise UserError(f"nothing changed: these settings need a restart: {', '.join(fixed)}. {advice}")
+        raise UserError(f"nothing changed: these settings need a restart: {'; '.join(settings)}. {advice}")
     return [f"{name}: {old[name]!r} -> {new[name]!r}" for name in changed]
 
 
@@ -187,6 +188,12 @@ def terms(config: FleetConfig) -> dict[str, Terms]:
         for device in config.device
         if device.pool == "serving"
     }
+
+
+def _difference(name: str, old: Any, now: Any) -> str:
+    """Return the name of a setting, with its values if they are numbers. Texts may be secret."""
+    numbers = isinstance(old, int | float) and isinstance(now, int | float)
+    return f"{name} is {now}, but the fleet has {old}" if numbers else name
 
 
 def _is_adopted(name: str) -> bool:

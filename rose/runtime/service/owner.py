@@ -63,9 +63,8 @@ def ensure(plan: HostPlan) -> dict[str, str]:
         _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _last_record(state).get("ports", {})})
         # Ray ends this process with its attached children.
         command = ["setsid", "--fork", sys.executable, "-m", _MODULE, str(state), str(lock.fileno())]
-        started = subprocess.run(
-            command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[lock.fileno()]
-        )
+        null = subprocess.DEVNULL
+        started = subprocess.run(command, check=False, stdin=null, stdout=null, pass_fds=[lock.fileno()])
     if started.returncode:
         raise DeploymentError(f"setsid ended with exit code {started.returncode}: free processes and memory here")
     return {}

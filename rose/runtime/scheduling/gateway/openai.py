@@ -35,10 +35,9 @@ Ids = Annotated[list[Count], Field(max_length=1 << 24)]
 Real = Annotated[float, Field(ge=-1e6, le=1e6)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Samples = Annotated[int, Field(ge=1, le=4096)]
+_one_or_more = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 # Errors of a union would name each alternative instead of the field.
-Stops = Annotated[
-    list[Name], Field(max_length=64), BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-]
+Stops = Annotated[list[Name], Field(max_length=64), _one_or_more]
 Biases = Annotated[dict[Name, Real], Field(max_length=1024)]
 Objects = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1 << 16)]
 
@@ -195,10 +194,8 @@ class OpenAIAnswer:
         name = f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}"
         common: dict[str, Any] = {}
         for choice in choices:
-            weights = choice.get("meta_info", {})
-            common |= {
-                name: weights[name] for name in ("weight_version_start", "weight_version_end") if name in weights
-            }
+            weights = choice.get("meta_info", {}).items()
+            common |= {key: value for key, value in weights if key in ("weight_version_start", "weight_version_end")}
             if self.chat and "prompt_token_ids" in choice:  # vLLM puts them here for a chat.
                 common["prompt_token_ids"] = choice.pop("prompt_token_ids")
         return {
@@ -418,9 +415,7 @@ class TokenAnswer:
         choice["finish_reason"] = None if completion.finish is None else completion.finish.get("type", "length")
         if self.request.sampling_params.logprobs is not None:
             pairs = zip(completion.ids[start:], completion.logprobs[start:], strict=True)
-            content = [
-                {"token": f"token_id:{token}", "logprob": logprob, "top_logprobs": []} for token, logprob in pairs
-            ]
+            content = [{"token": f"token_id:{id_}", "logprob": value, "top_logprobs": []} for id_, value in pairs]
             choice["logprobs"] = {"content": content}
         return choice if completion.finish is None else choice | {"meta_info": completion.weights}
 

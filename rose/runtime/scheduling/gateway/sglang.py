@@ -104,9 +104,8 @@ async def read(body: dict[str, Any], service: Service, run: Run, session: str | 
         sampling = check_sampling(given_sampling)
         count = sampling.pop("n", 1)
         batch = batch or count > 1
-        orders += itertools.repeat(
-            TurnOrder(ids=prompt, sampling=sampling, labels=labels, fields=fields, name=name, exact=exact), count
-        )
+        order = TurnOrder(ids=prompt, sampling=sampling, labels=labels, fields=fields, name=name, exact=exact)
+        orders += itertools.repeat(order, count)
     check_count(orders)
     switches = (bool(body.get(name)) for name in ("stream", "return_logprob", "return_text_in_logprobs"))
     return orders, Form(batch, *switches)

@@ -13,7 +13,7 @@ from rose.errors import UserError, did_you_mean
 from rose.ledger.address import is_loopback
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion, Target
 from rose.runtime.scheduling.refusals import RefusedError
-from rose.runtime.scheduling.runs.state import RunFacts, State, StateError
+from rose.runtime.scheduling.runs.state import RunFacts, RunState, State, StateError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 NOT_HEARD = "not heard of"
@@ -174,9 +174,8 @@ class Runs:
         if request.version == facts.version and len({request.weights_sha256, facts.weights_sha256} - {None}) > 1:
             why = f"version is {request.version}, which run {run_id!r} published with other weights"
             raise RefusedError(409, f"{why}: publish these as a newer version")
-        published = replace(
-            facts, url=request.url, token=request.token, signer=request.signer, client_address=client_address
-        )
+        origin = request.model_dump(include={"url", "token", "signer"})
+        published = replace(facts, **origin, client_address=client_address)
         if request.version == facts.version:
             if published != facts:  # A resumed client serves its versions from another address.
                 self._change(run, published)
@@ -223,9 +222,7 @@ class Runs:
             del self._runs[run_id]
         return late
 
-    def _end(
-        self, run: Run, state: Literal["expired", "closed"], outcome: Literal["ended", "failed"], reason: str | None
-    ) -> None:
+    def _end(self, run: Run, state: RunState, outcome: Literal["ended", "failed"], reason: str | None) -> None:
         closed_us = utc_us()
         facts = replace(run.facts, state=state, outcome=outcome, reason=reason, closed_us=closed_us)
         self._change(run, facts, self._due(facts, outcome, closed_us, reason) if run.is_open else [])
