@@ -29,7 +29,7 @@ from rose.client.control import RESUME, StallWarning, call
 from rose.client.generation import Generation, Part, judged
 from rose.client.publishing import Publication, WeightOrigin, address_towards, make_folder
 from rose.client.ranks import Ranks
-from rose.client.turns import TurnClient, TurnLabels
+from rose.client.turns import Ids, Sampling, TurnClient, TurnLabels
 from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
 from rose.http_calls import AWAY_S
@@ -209,15 +209,13 @@ class Run:
                 future.cancel()
         return [future.result() for future in pending]
 
-    async def turn(
-        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
-    ) -> Generation:
+    async def turn(self, input_ids: Ids, sampling: Sampling | None = None, **labels: Unpack[TurnLabels]) -> Generation:
         """Return one turn, as `TurnClient.turn` does, in any event loop."""
         background = self._background_turns()
         return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
     async def stream(
-        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
+        self, input_ids: Ids, sampling: Sampling | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
         """Yield the tokens of one turn, as `TurnClient.stream` does, in any event loop."""
         self._check_published()

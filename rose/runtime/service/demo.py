@@ -23,7 +23,7 @@ from rose.runtime.places import HostPlan
 from rose.runtime.service import local_ray, owner
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.process import log_to
-from rose.runtime.service.up import Fleet, down, up
+from rose.runtime.service.up import Fleet, Say, down, up
 from rose.terminal import progress
 
 _LOOK_S = 0.2
@@ -39,9 +39,7 @@ class Outcome:
     stopped: bool = False
 
 
-def run(
-    config: FleetConfig, say: Callable[[str], None], stopping: threading.Event, seconds_max: float | None = None
-) -> Outcome:
+def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: float | None = None) -> Outcome:
     """Run the demo until its last step, a stop or the limit. Raises PreflightError or DeploymentError."""
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
@@ -106,7 +104,7 @@ def _plan(config: FleetConfig, run_id: str) -> HostPlan:
     return HostPlan(config=config, host=places.hosts(config)[0].name, run_id=run_id, controller_url="")
 
 
-def _put_down(config: FleetConfig, run_id: str, say: Callable[[str], None]) -> None:
+def _put_down(config: FleetConfig, run_id: str, say: Say) -> None:
     try:
         down(config, None, say)
     finally:
@@ -155,7 +153,7 @@ def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
 @dataclass(slots=True)
 class _Child:
     process: subprocess.Popen[str]
-    say: Callable[[str], None]
+    say: Say
     steps: int = 0
 
     def read(self) -> None:
@@ -168,7 +166,7 @@ class _Child:
 
 
 @contextmanager
-def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterator[_Child]:
+def _child(name: str, command: list[str], say: Say) -> Iterator[_Child]:
     """Run a command out of reach of Ctrl-C, until the block ends. `say` gets its messages."""
     null, pipe, errors = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     process = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=errors, text=True, start_new_session=True)

@@ -181,12 +181,10 @@ def terms(config: FleetConfig) -> dict[str, Terms]:
     from rose.runtime.scheduling.messages import Terms
 
     coserving = config.coserving.model_dump(include=set(_ADOPTED["coserving"]))
+    serving = {device.id: config.serving_on(device) for device in config.device if device.pool == "serving"}
     return {
-        device.id: Terms(
-            **{name: getattr(config.serving_on(device), name) for name in _ADOPTED["serving"]}, coserving=coserving
-        )
-        for device in config.device
-        if device.pool == "serving"
+        device_id: Terms(**{name: getattr(table, name) for name in _ADOPTED["serving"]}, coserving=coserving)
+        for device_id, table in serving.items()
     }
 
 

@@ -67,11 +67,6 @@ class Checkpoint:
                     changed = f"{table}.{field} is {now[field]!r} but the run began with {recorded[field]!r}"
                     raise CheckpointError(f"{changed}: restore it, or use another folder than {self.folder}")
 
-    def tables(self) -> tuple[TaskConfig, TrainingConfig] | None:
-        if (content := self._read("run.json")) is None:
-            return None
-        return TaskConfig.model_validate(content["task"]), TrainingConfig.model_validate(content["training"])
-
     def save_update(self, trainer: Trainer, verdicts: list[Verdict], event: Step) -> None:
         pending = {"verdicts": [asdict(verdict) for verdict in verdicts], "step": asdict(event)}
         trainer.save(self.folder / "trainer.pt", json.dumps(pending))

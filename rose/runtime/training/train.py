@@ -40,18 +40,13 @@ def train(
     trainer_device = _device(fleet, device)
     page = None if device is None else page_of(device)
     if fleet is not None and trainer_device is not None:
-        os.sched_setaffinity(
-            0, host_cores(device_config for device_config in fleet.device if device_config.host == trainer_device.host)
-        )
+        os.sched_setaffinity(0, host_cores(known for known in fleet.device if known.host == trainer_device.host))
     with ExitStack() as stack:
         checkpoint = Checkpoint(folder)
         stack.callback(checkpoint.close)
         if (begun := checkpoint.run_id()) is not None and not resume:
             raise CheckpointError(f"{folder} has run {begun}: give --resume to continue it, or another folder")
-        if fleet is not None:
-            task, training = fleet.task, fleet.training
-        else:
-            task, training = checkpoint.tables() or (TaskConfig(), TrainingConfig())
+        task, training = (TaskConfig(), TrainingConfig()) if fleet is None else (fleet.task, fleet.training)
         if steps is not None:
             training = training.model_copy(update={"steps": steps})
         model = (RolloutConfig() if fleet is None else fleet.rollout).model
@@ -70,7 +65,11 @@ def train(
         elif resume:
             say(f"no run in {folder} yet: starting a run")
         tags = {} if fleet is None else fleet.tags
-        weights = _model(model, fleet, task, training, say)
+        cache = Path("~/.cache/rose" if fleet is None else fleet.cache).expanduser()
+        if model == models.FROZENLAKE:
+            weights = warm_start.resolve(task, cache, say, seed=training.seed)
+        else:
+            weights = models.resolve(model, cache, say)
         torch.set_num_threads(training.threads)
         trainer = Trainer(
             weights,
@@ -117,16 +116,7 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
 
 
 def _check_fleet(url: str, token: str | None, model: str) -> None:
-    models = ControllerClient(url, token).status()["models"]
-    if models and model not in models:
-        known = " or ".join(map(repr, models))
+    names = ControllerClient(url, token).status()["models"]
+    if names and model not in names:
+        known = " or ".join(map(repr, names))
         raise TrainError(f"the model is {model!r}, but the fleet at {url} has {known}: give its file by --config")
-
-
-def _model(
-    model: str, fleet: FleetConfig | None, task: TaskConfig, training: TrainingConfig, say: Callable[[str], None]
-) -> Path:
-    cache = Path("~/.cache/rose" if fleet is None else fleet.cache).expanduser()
-    if model == models.FROZENLAKE:
-        return warm_start.resolve(task, cache, say, seed=training.seed)
-    return models.resolve(model, cache, say)

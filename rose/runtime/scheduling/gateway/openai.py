@@ -35,6 +35,7 @@ Ids = Annotated[list[Count], Field(max_length=1 << 24)]
 Real = Annotated[float, Field(ge=-1e6, le=1e6)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Samples = Annotated[int, Field(ge=1, le=4096)]
+_off_as_none = BeforeValidator(lambda value: None if value is False else value)
 _one_or_more = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 # Errors of a union would name each alternative instead of the field.
 Stops = Annotated[list[Name], Field(max_length=64), _one_or_more]
@@ -107,9 +108,7 @@ class _Request(Sampling):
 class CompletionRequest(_Request):
     prompt: Any  # `read_completion` checks it.
     #: Generated tokens only.
-    logprobs: Annotated[
-        Annotated[int, Field(ge=0, le=1)] | None, BeforeValidator(lambda value: None if value is False else value)
-    ] = None
+    logprobs: Annotated[Annotated[int, Field(ge=0, le=1)] | None, _off_as_none] = None
     echo: Literal[False] = False
     suffix: Literal[None, ""] = None
     best_of: Literal[1] | None = None
