@@ -325,16 +325,11 @@ class Run:
         while True:
             self.check()
             address = self.address
+            retry_s = address.away_s if away_s is None else away_s
+            waits = away_s is None  # Closing must not wait for a disk repair.
             try:
-                return call(
-                    address.url,
-                    method,
-                    f"/runs/{address.run_id}{path}",
-                    {"fence": address.fence, **message},
-                    token=address.token,
-                    away_s=address.away_s if away_s is None else away_s,
-                    waits=away_s is None,  # Closing must not wait for a disk repair.
-                    keep_trying=lambda: self._lost is None and not self._left.is_set(),
+                return self._ask(
+                    method, f"{self._path}{path}", {"fence": address.fence, **message}, retry_s, waits=waits
                 )
             except ControllerAwayError:
                 self.check()
@@ -342,14 +337,22 @@ class Run:
             except RunLostError as error:
                 if not self._ranks.leads:
                     raise
-                self._resume(error, address.fence, address.away_s, waits=away_s is None)
+                self._resume(error, address.fence, address.away_s, waits=waits)
+
+    @property
+    def _path(self) -> str:
+        return f"/runs/{self.address.run_id}"
+
+    def _ask(self, method: str, path: str, message: Mapping[str, Any], away_s: float, *, waits: bool) -> dict[str, Any]:
+        url, token, trying = self.address.url, self.address.token, lambda: not (self._lost or self._left.is_set())
+        return call(url, method, path, message, token=token, away_s=away_s, waits=waits, keep_trying=trying)
 
     def _renew(self) -> None:
         while not self._left.wait(self._expires_s / 4) and self._lost is None:
             address = self.address
             message = {"fence": address.fence, "expires_s": self._expires_s}
             try:
-                call(address.url, "POST", f"/runs/{address.run_id}/renew", message, token=address.token)
+                self._ask("POST", f"{self._path}/renew", message, 0.0, waits=False)
             except RunLostError as error:
                 with suppress(ClientError):
                     self._resume(error, address.fence, 0.0, waits=False)
@@ -368,16 +371,7 @@ class Run:
                     self._resume_request = self._resume_request or {**self._opened, **resumed}
                 elif isinstance(error, RunEndedError) or self._resume_request is None:
                     raise error
-                answer = call(
-                    address.url,
-                    "POST",
-                    "/runs",
-                    self._resume_request,
-                    token=address.token,
-                    away_s=away_s,
-                    waits=waits,
-                    keep_trying=lambda: not self._left.is_set(),
-                )
+                answer = self._ask("POST", "/runs", self._resume_request, away_s, waits=waits)
             except (RunTakenError, RunEndedError) as lost:
                 self._lost = lost
                 raise

@@ -17,6 +17,10 @@ from rose.runtime.rollout.environments.environment_client import EnvironmentFail
 from rose.runtime.rollout.trajectory import Trajectory, Verifier
 
 logger = logging.getLogger(__name__)
+_RECORDED = (
+    *("task", "outcome", "turns", "prompt_tokens", "output_tokens", "answer_tokens"),
+    *("duration_ns", "tool_calls", "tool_ns", "reason"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,20 +121,8 @@ class _Episode:
 
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
     """Return a trajectory's event. `trainer_version` learns from the trajectory."""
-    return events.Trajectory(
-        **_labels(trajectory),
-        task=trajectory.task,
-        outcome=trajectory.outcome,
-        turns=trajectory.turns,
-        prompt_tokens=trajectory.prompt_tokens,
-        output_tokens=trajectory.output_tokens,
-        answer_tokens=trajectory.answer_tokens,
-        staleness=trajectory.staleness(trainer_version),
-        duration_ns=trajectory.duration_ns,
-        tool_calls=trajectory.tool_calls,
-        tool_ns=trajectory.tool_ns,
-        reason=trajectory.reason,
-    )
+    counts = {name: getattr(trajectory, name) for name in _RECORDED}
+    return events.Trajectory(**_labels(trajectory), **counts, staleness=trajectory.staleness(trainer_version))
 
 
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:

@@ -72,15 +72,8 @@ class Controller:
         self.wanted = self._announced = HeartbeatReply()
         self._news = asyncio.Event()
         self._engines = EngineCalls()
-        self.turns = TurnService(
-            self._engines,
-            self.queue,
-            self.trajectories,
-            self.answers,
-            self.recorder,
-            self.moved,
-            self.obstacles.why_waiting,
-        )
+        stores, why = (self.answers, self.recorder), self.obstacles.why_waiting
+        self.turns = TurnService(self._engines, self.queue, self.trajectories, *stores, self.moved, why)
         self._ticking: asyncio.Task[None] | None = None
         self._stopping = False
         self._passed_ns = now_ns

@@ -45,6 +45,10 @@ class TurnOrder:
     exact: int | None = None
 
     @property
+    def request(self) -> TurnRequest:
+        return TurnRequest(Prompt.of(self.ids), dict(self.sampling), self.labels, fields=dict(self.fields))
+
+    @property
     def special(self) -> bool:
         return not self.sampling.get("skip_special_tokens", True)
 
@@ -149,18 +153,12 @@ class Service:
         name, team = _who(token)
         if not self.models:
             raise RefusedError(404, "this controller has no rollout model: open a run at POST /runs")
-        expired, fleet_model = self._token_run(token, model), model if model in self.models else self.models[0]
-        return self.controller.open_run(
-            OpenRun(
-                name=name,
-                model=fleet_model if expired is None else expired.facts.model,
-                team=team,
-                tags={"token": name},
-                staleness_max=0,
-                expires_s=OWN_EXPIRES_S,
-                resume=None if expired is None else expired.run_id,
-            )
-        )
+        request = {"name": name, "team": team, "tags": {"token": name}, "staleness_max": 0, "expires_s": OWN_EXPIRES_S}
+        if (expired := self._token_run(token, model)) is not None:
+            request |= {"model": expired.facts.model, "resume": expired.run_id}
+        else:
+            request["model"] = model if model in self.models else self.models[0]
+        return self.controller.open_run(OpenRun.model_validate(request))
 
     def turns(self, run: Run, orders: Sequence[TurnOrder]) -> list[Turn]:
         load, newest, now_ns = self.controller.loads[run.run_id], run.facts.version, monotonic_ns()
@@ -175,16 +173,7 @@ class Service:
                 raise NotReadyError(f"run {run.run_id!r} is at version {newest}")
         if newest is None and self.origins is not None:
             self.origins.publish_checkpoint(run)
-        return [
-            Turn(
-                TurnRequest(Prompt.of(order.ids), dict(order.sampling), order.labels, fields=dict(order.fields)),
-                now_ns,
-                run.run_id,
-                run.version_min,
-                name=order.name,
-            )
-            for order in orders
-        ]
+        return [Turn(order.request, now_ns, run.run_id, run.version_min, name=order.name) for order in orders]
 
     async def make(self, run: Run, orders: Sequence[TurnOrder], client: Client) -> list[Completion]:
         """Make turns in parallel. If one turn fails, the other turns end."""
