@@ -14,7 +14,7 @@ from rose.client.generation import Generate, GenerationLost
 from rose.config import TaskConfig
 from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentFailedError, Playable
-from rose.runtime.rollout.trajectory import Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Game, Trajectory, Verifier
 
 logger = logging.getLogger(__name__)
 _RECORDED = (
@@ -31,15 +31,12 @@ class Rules:
     rechecks: bool = False
 
 
-async def play(
-    rules: Rules, environment: Playable, generate: Generate, *, trajectory_id: str, group_id: str, step: int, seed: int
-) -> Trajectory:
+async def play(rules: Rules, environment: Playable, generate: Generate, game: Game, step: int) -> Trajectory:
     """Play a trajectory. A lost turn or failed start makes it "lost", a later failure "truncated" with reward 0."""
-    trajectory = Trajectory(
-        trajectory_id=trajectory_id, group_id=group_id, step=step, task=rules.task.environment, verifier=rules.verifier
-    )
+    names = {"trajectory_id": game.trajectory_id, "group_id": game.group_id, "task": rules.task.environment}
+    trajectory = Trajectory(**names, step=step, verifier=rules.verifier)
     began_ns = time.monotonic_ns()
-    await _Episode(rules, environment, generate, trajectory).play(seed)
+    await _Episode(rules, environment, generate, trajectory).play(game.seed)
     trajectory.duration_ns = time.monotonic_ns() - began_ns
     return trajectory
 

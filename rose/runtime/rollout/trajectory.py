@@ -35,6 +35,16 @@ class Transcript:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Game:
+    """A trajectory to play. `number` is its place in its group, whose games share a seed."""
+
+    trajectory_id: str
+    group_id: str
+    seed: int
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verifier:
     name: str
     version: str | None
