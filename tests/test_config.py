@@ -102,10 +102,6 @@ def _classes(*priorities, ttft_ms=200):
             _SECOND + "serving_model = 'chat'\n[serving_models.chat]\nextra_args = ['--tp-size=2']",
             "serving_models.chat.extra_args has --tp-size 2",
         ),
-        (
-            _SECOND + "serving_model = 'chat'\n[serving_models.chat]\nport = 30099\n[gateway]\nport = 30100",
-            "serving_models.chat.port + 1, of device 'c', and gateway.port are both port 30100",
-        ),
         ("[rollout_models.chat]\nmodle = 'x'", "rollout_models.chat.modle: no such field; did you mean 'model'?"),
         ("[rollout_models.chat]", "rollout and rollout_models.chat both have model 'frozenlake-tiny'"),
         (
@@ -117,21 +113,6 @@ def _classes(*priorities, ttft_ms=200):
         ("[archive]\nafter_days = 90", "archive: after_days 90.0 needs a destination"),
         ("[archive]\ndelete = true", "archive: delete true needs a destination"),
         ("[archive]\nto = '/cold'\nafter_days = 0", "archive.after_days: Input should be greater than 0 (got 0)"),
-        ("[serving]\nport = 30100\n[gateway]\nport = 30100", "serving.port and gateway.port are both port 30100"),
-        (
-            _SECOND + "[serving]\nport = 30100\n[gateway]\nport = 30101",
-            "serving.port + 1, of device 'c', and gateway.port are both port 30101",
-        ),
-        (
-            _SECOND + "serving_url = 'http://127.0.0.1:30100'\n[gateway]\nport = 30100",
-            "serving_url of device 'c' and gateway.port are both port 30100",
-        ),
-        (
-            _SECOND + "serving_url = 'http://localhost:30100'\n[serving]\nport = 30100",
-            "serving.port and serving_url of device 'c' are both port 30100",
-        ),
-        (_SECOND + "serving_url = 'http://[::1]'\n[gateway]\nport = 80", "are both port 80: change one of them"),
-        (_SECOND + "[serving]\nport = 65535", "serving.port + 1, of device 'c', is 65536, above the last port 65535"),
     ],
 )
 def test_a_wrong_field_is_named(change, named):
@@ -277,22 +258,6 @@ def test_a_file_whose_token_others_may_know_is_warned_of(tmp_path):
     assert config.DOCUMENTED_TOKEN not in documented + readable
 
 
-def test_a_budget_that_no_device_may_keep_is_warned_of(tmp_path):
-    file = tmp_path / "fleet.toml"
-
-    def warned(prompt: int, ttft_ms: int) -> list[str]:
-        classes = f"[{{ priority = 1, ttft_budget_ms = {ttft_ms}, tpot_budget_ms = 20 }}]"
-        file.write_text(f"{MINIMAL}[serving]\nmax_prompt_tokens = {prompt}\nclasses = {classes}")
-        return config.warnings(config.load(file), file)
-
-    assert warned(128, 500) == []
-    (warning,) = warned(8192, 200)
-    for part in ("device 'a'", "8,192 tokens", "200 ms", "priority 1", "40,960 tokens of prefill a second"):
-        assert part in warning
-    file.write_text(file.read_text() + "\n[coserving]\nenabled = false")
-    assert config.warnings(config.load(file), file) == []
-
-
 def test_the_documented_token_is_that_of_the_documents():
     text = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text(encoding="utf-8")
     assert f'token = "{config.DOCUMENTED_TOKEN}"' in text
@@ -320,10 +285,3 @@ def test_the_example_is_valid_and_explains_every_field():
     check(config.DeviceConfig)
     added = config.parse(text + '[serving_models.chat]\nmodel = "y"\n[tags]\nteam = "x"', "example")
     assert (added.serving_models["chat"].model, added.tags) == ("y", {"team": "x"})
-
-
-def test_ports_of_other_hosts_and_ports_of_devices_that_somebody_else_serves_are_free():
-    text = "serving_url = 'http://10.0.0.1:30100'\n[serving]\nport = 30102\n[gateway]\nport = 30100"
-    assert config.parse(MINIMAL + _SECOND + text, "fleet.toml").gateway.port == 30100
-    text = "serving_url = 'http://127.0.0.1:30200'\n[serving]\nport = 30100\n[gateway]\nport = 30101"
-    assert config.parse(MINIMAL + _SECOND + text, "fleet.toml").gateway.port == 30101

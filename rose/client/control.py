@@ -59,14 +59,10 @@ class RetryLimit:
     def over(self, failure: Failure, reason: str) -> ControllerAwayError:
         for_s = f" for {self._away_s:.0f} s" if self._away_s else ""
         if failure == "silent":
-            return ControllerAwayError(
-                f"the controller at {self._url} did not answer{for_s} ({reason}): start it, or correct the URL, and "
-                f"{self._then}"
-            )
-        return ControllerAwayError(
-            f"the controller at {self._url} answers, but is busy or refuses{for_s}: {reason}; {self._then} once that "
-            "is over"
-        )
+            problem = f"did not answer{for_s} ({reason}): start it, or correct the URL, and {self._then}"
+        else:
+            problem = f"answers, but is busy or refuses{for_s}: {reason}; {self._then} once that is over"
+        return ControllerAwayError(f"the controller at {self._url} {problem}")
 
 
 def call(
@@ -138,30 +134,3 @@ class StallWarning:
             why = call(address.url, "GET", f"/runs/{address.run_id}", token=address.token).get("waits")
             if why is not None:
                 _log.warning("%d turns of run %s wait: %s", waiting, address.run_id, why)
-
-
-_POLL_S = 0.2
-
-
-def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], None]) -> None:
-    """Return once the fleet is ready. Raises ControllerAwayError after `wait_s`, or ClientError for a wrong token."""
-    until_s, shown_s = time.monotonic() + wait_s, time.monotonic()
-    while (lacking := _readiness_gap(url, token)) is not None:
-        if time.monotonic() >= until_s:
-            raise ControllerAwayError(f"the fleet at {url} was not ready within {wait_s:.0f} s: {lacking}")
-        if time.monotonic() - shown_s >= 5.0:
-            shown_s = time.monotonic()
-            say(f"waiting for the fleet: {lacking}")
-        time.sleep(_POLL_S)
-
-
-def _readiness_gap(url: str, token: str | None) -> str | None:
-    try:
-        status, answer = _ask(urllib.request.Request(f"{url.rstrip('/')}/readiness", headers=authorization(token)))
-    except (OSError, http.client.HTTPException) as error:
-        return f"its controller does not answer ({getattr(error, 'reason', error)})"
-    if status < 300:
-        return None
-    if status != 503:
-        raise refusal(url, status, answer)
-    return "; ".join(answer.get("missing", [])) or "it does not say what is missing"

@@ -87,9 +87,7 @@ def judged(
     for number, (generation, reward) in enumerate(zip(generations, rewards, strict=True)):
         trajectory_id, group_id, step = generation.trajectory_id, generation.group_id, generation.step
         if trajectory_id is None or group_id is None or step is None:
-            raise ClientError(
-                f"generation {number} has group_id {group_id!r} and step {step}: pass both to `generate` before judging"
-            )
+            raise ClientError(f"generation {number} has group_id {group_id!r} and step {step}: pass both to `generate`")
         oldest = min(generation.versions, default=None)
         output_tokens = len(generation.output_ids)
         events += [

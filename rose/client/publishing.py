@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rose import private_files
 from rose.client.address import ClientError
 from rose.client.ranks import Ranks
 
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
 
     from rose.runtime.transfer.sources.published import Source, Weights
 
-_ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds the store there again.
 _KEY = "publisher.key"  # Signs manifests, for all ranks and for a resumed run.
 _FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead engine leaves its pin behind.
 
@@ -56,7 +52,7 @@ class WeightOrigin:
         self._ranks.share(lambda: make_folder(folder) if self._ranks.leads else None)
         self._ranks.check_folder(folder)
         self._ranks.share(lambda: self._open(folder, run_id, fence, checkpoint))
-        self._ranks.share(lambda: self._serve(folder, host) if self._ranks.leads else None)
+        self._ranks.share(lambda: self._serve(host) if self._ranks.leads else None)
 
     def _open(self, folder: Path, run_id: str, fence: int, checkpoint: Path | None) -> None:
         try:
@@ -74,19 +70,15 @@ class WeightOrigin:
         self.latest, self.weights_sha256 = self._store.latest, self._store.weights_sha256
         self._publisher = Publisher(self._store)
 
-    def _serve(self, folder: Path, host: str) -> None:
+    def _serve(self, host: str) -> None:
         from rose.runtime.transfer.wire.server import StoreServer
 
-        port, self.token = _last(folder / _ORIGIN)
+        self.token = secrets.token_urlsafe(32)
         try:
-            self._server = StoreServer(self._store, host, port, self.token).start()
-        except OSError:
-            try:
-                self._server = StoreServer(self._store, host, 0, self.token).start()
-            except OSError as error:
-                raise ClientError(f"host {host!r} cannot be bound ({error.strerror}): give an address of this host")
+            self._server = StoreServer(self._store, host, 0, self.token).start()
+        except OSError as error:
+            raise ClientError(f"host {host!r} cannot be bound ({error.strerror}): give an address of this host")
         self.url = self._server.url
-        private_files.write(folder / _ORIGIN, json.dumps({"port": urlsplit(self.url).port or 0, "token": self.token}))
 
     def publish(self, weights: Weights, version: int) -> Publication:
         """Publish on all ranks at once. A failure on one rank is raised on all, and the version does not appear."""
@@ -135,9 +127,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ClientError(
-            f"folder {str(folder)!r} cannot be created ({error.strerror}): give another folder, or none"
-        ) from None
+        raise ClientError(f"folder {str(folder)!r} cannot be created ({error.strerror}): give another folder") from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ClientError(f"folder {str(folder)!r} is not writable for this user: give another folder, or none")
 
@@ -146,18 +136,10 @@ def address_towards(url: str) -> str:
     """Return the address of this host that the server at `url` sees. Raises ClientError."""
     parts = urlsplit(url)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
-        )[0]
+        known = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = known[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])
     except OSError as error:
         raise ClientError(f"url {url!r} cannot be reached ({error.strerror}): correct it") from None
-
-
-def _last(path: Path) -> tuple[int, str]:
-    with suppress(OSError, ValueError, KeyError):
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        return int(kept["port"]), str(kept["token"])
-    return 0, secrets.token_urlsafe(32)

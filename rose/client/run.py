@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from rose.client.address import (
     ClientError,
@@ -29,7 +29,7 @@ from rose.client.control import RESUME, StallWarning, call
 from rose.client.generation import Generation, Part, judged
 from rose.client.publishing import Publication, WeightOrigin, address_towards, make_folder
 from rose.client.ranks import Ranks
-from rose.client.turns import TurnClient, TurnLabels
+from rose.client.turns import Ids, Sampling, TurnClient, TurnLabels
 from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
 from rose.http_calls import AWAY_S
@@ -50,56 +50,45 @@ def show_progress(done: int, total: int) -> None:
     print(f"rose: {done} of {total} turns", file=sys.stderr, flush=True)
 
 
+class RunOptions(TypedDict, total=False):
+    team: str | None
+    tags: Mapping[str, str]
+    task: str | None
+    staleness_max: int  # Turns use versions up to so many behind the newest; default 1.
+    weight: float  # Share of engines among runs of one priority; default 1.
+    priority: int  # Runs of higher priority get engines first; default 0.
+    expires_s: float  # A run that is silent for so long expires; default 60.
+    trainer_device: str | None  # The trainer's device in the fleet.
+    resume: str | None  # Id of the run to take over.
+
+
 def open_run(
     url: str,
     *,
     name: str,
     model: str,
-    team: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    task: str | None = None,
-    staleness_max: int = 1,
-    weight: float = 1.0,
-    priority: int = 0,
-    expires_s: float = 60.0,
-    trainer_device: str | None = None,
-    resume: str | None = None,
     token: str | None = None,
     folder: Path | str | None = None,
     host: str | None = None,
     away_s: float = AWAY_S,
     checkpoint: Path | str | None = None,
     group: ProcessGroup | None = None,
+    **options: Unpack[RunOptions],
 ) -> Run:
     """Open a run at the controller at `url`, or take over the run `resume`. Raises ClientError, ControllerAwayError or
-    RunEndedError. Turns use versions up to `staleness_max` behind the newest. Engines go to higher `priority` first,
-    then by `weight`. A run that is silent for `expires_s` seconds expires. `trainer_device` is the trainer's device in
-    the fleet. A kept `folder` lets a resumed run publish deltas. Others fetch weights from `host`. Requests are
+    RunEndedError. A kept `folder` lets a resumed run publish deltas. Others fetch weights from `host`. Requests are
     repeated for `away_s` seconds. Weights have the names and types of `checkpoint`. All ranks of a torch.distributed
     `group` call this at once and share `folder`."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
         raise ClientError(f"away_s {away_s} must be above 0")
-    options = {
-        "name": name,
-        "model": model,
-        "team": team,
-        "tags": dict(tags or {}),
-        "task": task,
-        "staleness_max": staleness_max,
-        "weight": weight,
-        "priority": priority,
-        "expires_s": expires_s,
-        "trainer_device": trainer_device,
-        "resume": resume,
-    }
     folder = None if folder is None else Path(folder).expanduser()
     checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
     url = url.rstrip("/")
-    message = {field: value for field, value in options.items() if value is not None}
+    message = {"name": name, "model": model, **{field: value for field, value in options.items() if value is not None}}
     request = {**message, "key": uuid.uuid4().hex}  # The key keeps a run whose answer is lost from being opened twice.
-    then = "open the run" if resume is None else RESUME
+    then = RESUME if "resume" in message else "open the run"
     ranks = Ranks(group)
 
     def opened() -> dict[str, Any]:
@@ -112,17 +101,8 @@ def open_run(
         return call(url, "POST", "/runs", request, token=token, away_s=away_s, then=then)
 
     answer = ranks.share(opened)[0]
-    return Run(
-        RunAddress(url=url, run_id=answer["run_id"], fence=answer["fence"], token=token, away_s=away_s),
-        message,
-        version=answer.get("version"),
-        last_step=answer.get("step"),
-        expires_s=answer.get("expires_s", expires_s),
-        folder=folder,
-        host=host,
-        checkpoint=checkpoint,
-        ranks=ranks,
-    )
+    address = RunAddress(url=url, run_id=answer["run_id"], fence=answer["fence"], token=token, away_s=away_s)
+    return Run(address, message, answer, folder=folder, host=host, checkpoint=checkpoint, ranks=ranks)
 
 
 class Run:
@@ -132,19 +112,18 @@ class Run:
         self,
         address: RunAddress,
         opened: Mapping[str, Any],
+        answer: Mapping[str, Any],
         *,
-        version: int | None,
-        last_step: int | None,
-        expires_s: float,
         folder: Path | None,
         host: str | None,
         checkpoint: Path | None,
         ranks: Ranks,
     ) -> None:
         self.address, self._opened = address, opened
-        self.version, self.last_step = version, last_step
+        self.version: int | None = answer["version"]
+        self.last_step: int | None = answer["step"]
         self.published: Publication | None = None  # The last publication.
-        self._expires_s = expires_s
+        self._expires_s: float = answer["expires_s"]
         self._folder, self._host, self._checkpoint = folder, host, checkpoint
         self._ranks = ranks
         self._own_folder: TemporaryFolder | None = None
@@ -230,20 +209,19 @@ class Run:
                 future.cancel()
         return [future.result() for future in pending]
 
-    async def turn(
-        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
-    ) -> Generation:
+    async def turn(self, input_ids: Ids, sampling: Sampling | None = None, **labels: Unpack[TurnLabels]) -> Generation:
         """Return one turn, as `TurnClient.turn` does, in any event loop."""
         background = self._background_turns()
         return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
     async def stream(
-        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
+        self, input_ids: Ids, sampling: Sampling | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
         """Yield the tokens of one turn, as `TurnClient.stream` does, in any event loop."""
-        background = self._background_turns()
-        async for part in background.iterate(background.client.stream(input_ids, sampling, **labels)):
-            yield part
+        self._check_published()
+        async with TurnClient(self.address) as client:
+            async for part in client.stream(input_ids, sampling, **labels):
+                yield part
 
     def publish(self, weights: Mapping[str, torch.Tensor] | Path | str, version: int | None = None) -> int:
         """Publish tensors, a checkpoint folder or a LoRA adapter folder, and return the version (default: the next).
@@ -347,16 +325,11 @@ class Run:
         while True:
             self.check()
             address = self.address
+            retry_s = address.away_s if away_s is None else away_s
+            waits = away_s is None  # Closing must not wait for a disk repair.
             try:
-                return call(
-                    address.url,
-                    method,
-                    f"/runs/{address.run_id}{path}",
-                    {"fence": address.fence, **message},
-                    token=address.token,
-                    away_s=address.away_s if away_s is None else away_s,
-                    waits=away_s is None,  # Closing must not wait for a disk repair.
-                    keep_trying=lambda: self._lost is None and not self._left.is_set(),
+                return self._ask(
+                    method, f"{self._path}{path}", {"fence": address.fence, **message}, retry_s, waits=waits
                 )
             except ControllerAwayError:
                 self.check()
@@ -364,14 +337,22 @@ class Run:
             except RunLostError as error:
                 if not self._ranks.leads:
                     raise
-                self._resume(error, address.fence, address.away_s, waits=away_s is None)
+                self._resume(error, address.fence, address.away_s, waits=waits)
+
+    @property
+    def _path(self) -> str:
+        return f"/runs/{self.address.run_id}"
+
+    def _ask(self, method: str, path: str, message: Mapping[str, Any], away_s: float, *, waits: bool) -> dict[str, Any]:
+        url, token, trying = self.address.url, self.address.token, lambda: not (self._lost or self._left.is_set())
+        return call(url, method, path, message, token=token, away_s=away_s, waits=waits, keep_trying=trying)
 
     def _renew(self) -> None:
         while not self._left.wait(self._expires_s / 4) and self._lost is None:
             address = self.address
             message = {"fence": address.fence, "expires_s": self._expires_s}
             try:
-                call(address.url, "POST", f"/runs/{address.run_id}/renew", message, token=address.token)
+                self._ask("POST", f"{self._path}/renew", message, 0.0, waits=False)
             except RunLostError as error:
                 with suppress(ClientError):
                     self._resume(error, address.fence, 0.0, waits=False)
@@ -390,26 +371,20 @@ class Run:
                     self._resume_request = self._resume_request or {**self._opened, **resumed}
                 elif isinstance(error, RunEndedError) or self._resume_request is None:
                     raise error
-                answer = call(
-                    address.url,
-                    "POST",
-                    "/runs",
-                    self._resume_request,
-                    token=address.token,
-                    away_s=away_s,
-                    waits=waits,
-                    keep_trying=lambda: not self._left.is_set(),
-                )
+                answer = self._ask("POST", "/runs", self._resume_request, away_s, waits=waits)
             except (RunTakenError, RunEndedError) as lost:
                 self._lost = lost
                 raise
             self._resume_request = None
             self.address = replace(address, fence=answer["fence"])
 
-    def _background_turns(self) -> BackgroundTurns:
+    def _check_published(self) -> None:
         self.check()
         if self.version is None:
             raise ClientError(f"run {self.run_id} has published no version yet: publish one before its first turn")
+
+    def _background_turns(self) -> BackgroundTurns:
+        self._check_published()
         with self._lock:
             if self._background is None:
                 self._background = BackgroundTurns(self.address)
@@ -451,7 +426,6 @@ def _event_id(event: Trajectory | Verdict | Step) -> str:
 
 
 _T = TypeVar("_T")
-_END = object()
 
 
 class BackgroundTurns:
@@ -464,25 +438,6 @@ class BackgroundTurns:
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def iterate(self, items: AsyncIterator[_T]) -> AsyncIterator[_T]:
-        here = asyncio.get_running_loop()
-        queue: asyncio.Queue[Any] = asyncio.Queue()
-
-        async def pump() -> None:
-            try:
-                async for item in items:
-                    here.call_soon_threadsafe(queue.put_nowait, item)
-            finally:
-                here.call_soon_threadsafe(queue.put_nowait, _END)
-
-        running = self.submit(pump())
-        try:
-            while (item := await queue.get()) is not _END:
-                yield item
-            await asyncio.wrap_future(running)
-        finally:
-            running.cancel()
 
     def close(self) -> None:
         self.submit(self.client.__aexit__()).result()

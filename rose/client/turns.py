@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _SILENCE_S, _ANSWER_S = 60.0, 10.0
 
 
+Ids = Sequence[int]
+Sampling = Mapping[str, Any]
+
+
 class TurnLabels(TypedDict, total=False):
     """The labels of a turn. `version_min` is the oldest allowed policy version (default: the run's bound)."""
 
@@ -43,11 +47,10 @@ class TurnClient:
     async def __aenter__(self) -> Self:
         import aiohttp
 
+        silence_s = min(_SILENCE_S, self.address.away_s / 2)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, socket_factory=watched_socket),
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=5.0, sock_read=min(_SILENCE_S, self.address.away_s / 2)
-            ),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=silence_s),
             headers=authorization(self.address.token),
         )
         return self
@@ -56,9 +59,7 @@ class TurnClient:
         assert self._session is not None
         await self._session.close()
 
-    async def turn(
-        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
-    ) -> Generation:
+    async def turn(self, input_ids: Ids, sampling: Sampling | None = None, **labels: Unpack[TurnLabels]) -> Generation:
         """Return one turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine completed it,
         ControllerAwayError, RunTakenError, RunEndedError, or ClientError."""
         body = _body(input_ids, sampling, labels)
@@ -70,7 +71,7 @@ class TurnClient:
                 await self._pause(retry, error)
 
     async def stream(
-        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
+        self, input_ids: Ids, sampling: Sampling | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
         """Yield a turn's tokens, then the whole `generation`. A broken stream continues. Raises as `turn`."""
         body = {**_body(input_ids, sampling, labels), "stream": True}
@@ -118,9 +119,7 @@ class TurnClient:
         async with self._request(body) as response:
             if response.content_type != "text/event-stream":
                 self._check(response.status, await response.json())
-                raise ClientError(
-                    f"{self.address.base}/generate streams {response.content_type!r}, no server-sent events"
-                )
+                raise ClientError(f"{self.address.base} streams {response.content_type!r}, no server-sent events")
             text = b""
             # A line reader's limit is too short: a turn of a hundred thousand tokens is one line.
             while more := await response.content.readany():
@@ -182,7 +181,7 @@ class _AwayError(Exception):
         self.failure, self.open_s, self.is_silent = failure, open_s, is_silent
 
 
-def _body(input_ids: Sequence[int], sampling: Mapping[str, Any] | None, labels: TurnLabels) -> dict[str, Any]:
+def _body(input_ids: Ids, sampling: Sampling | None, labels: TurnLabels) -> dict[str, Any]:
     if unknown := labels.keys() - TurnLabels.__annotations__.keys():
         raise ClientError(f"unknown labels {sorted(unknown)}: give some of {', '.join(TurnLabels.__annotations__)}")
     names = {**labels, "trajectory_id": labels.get("trajectory_id") or uuid.uuid4().hex, "key": uuid.uuid4().hex}

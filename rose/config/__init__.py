@@ -40,10 +40,8 @@ def _fields_at(place: Iterable[int | str], file: type[BaseModel]) -> set[str]:
     tables = [file]
     for name in place:
         # Other parts are numbers, table names, and the kind of a table in a list.
-        if inner := [table[str(name)] for table in map(_fields, tables) if name in table]:
-            tables = _tables(inner[0].annotation) or tables
-        else:
-            tables = [table for table in tables if _is_of_kind(table, name)] or tables
+        fields = [field for table in tables if (field := _fields(table).get(str(name))) is not None]
+        tables = [inner for field in fields for inner in _tables(field.annotation)] or tables
     return {name for table in tables for name in _fields(table)}
 
 
@@ -57,10 +55,6 @@ def _tables(annotation: object) -> list[type[BaseModel]]:
     return [table for part in get_args(annotation) for table in _tables(part)]
 
 
-def _is_of_kind(table: type[BaseModel], kind: object) -> bool:
-    return any(kind in get_args(field.annotation) for field in table.model_fields.values())
-
-
 class Section(BaseModel):
     """A table of the file. Unknown keys are refused, because a misspelt field would have no effect."""
 
@@ -72,47 +66,39 @@ PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
 BudgetMs = Annotated[float, Field(ge=0.001, le=3_600_000)]
 DayS = Annotated[float, Field(ge=0, le=86_400)]
 PathText = Annotated[Path, Field(strict=False)]
+Text = Annotated[str, Field(min_length=1)]
+IpAddress = Annotated[str, Field(pattern=r"^[0-9A-Fa-f.:]+$")]
 Share = Annotated[float, Field(ge=0, le=1)]
+HalfShare = Annotated[float, Field(ge=0, le=0.5)]
+Stretch = Annotated[float, Field(ge=1, le=100)]
 #: Reports and exports write such a name unchanged.
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
-HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$")]
+_HOST_NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,30}"
+HostName = Annotated[str, Field(pattern=f"^{_HOST_NAME}$")]
 Cores = list[Annotated[int, Field(ge=0)]]
 Port = Annotated[int, Field(ge=1, le=65535)]
+Pool = Literal["serving", "rollout"]
 
 
 class HostConfig(Section):
     name: HostName = Field(description="Name of the host, on screens and in its ledger writers' names.")
-    address: Annotated[str, Field(pattern=r"^[0-9A-Fa-f.:]+$")] | None = Field(
-        default=None, description="IP address of its Ray node. Not needed for one host, or with `resource`."
-    )
-    resource: str | None = Field(
-        default=None, min_length=1, description="A Ray resource of this node only, for changing addresses."
-    )
+    address: IpAddress | None = Field(default=None, description="IP address of its Ray node, or give `resource`.")
+    resource: Text | None = Field(default=None, description="A Ray resource of this node only, for changing addresses.")
     cores: Cores = Field(default=[], description="Cores for agents and HTTP. Default: all cores that do not serve.")
     zone: str = Field(default="", description="Availability zone, for prices of traffic between hosts.")
     region: str = Field(default="", description="Region, for prices of traffic between hosts.")
 
 
 class DeviceConfig(Section):
-    id: Annotated[str, Field(min_length=1, max_length=128)] = Field(
-        description="Name of the device in the ledger, on screens and of folders: no '/' in it."
-    )
-    pool: Literal["serving", "rollout"] = Field(
-        description="`serving` devices serve and lend; `rollout` devices run rollouts, the first also a trainer."
-    )
-    device_class: str = Field(min_length=1, description="Class of the device in the price book.")
+    id: Text = Field(max_length=128, description="Name in the ledger, on screens and of folders: no '/' in it.")
+    pool: Pool = Field(description="`serving` devices serve and lend; `rollout` devices run rollouts or a trainer.")
+    device_class: Text = Field(description="Class of the device in the price book.")
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index. Leave it out on a host without a GPU.")
     cores: Cores = Field(default=[], description="CPU cores: the device itself without a GPU, else its host cores.")
-    kv_bytes: Annotated[int, Field(gt=0, le=AMOUNT_MAX)] = Field(
-        description="KV-cache bytes that serving and rollouts share. A GPU has a pool of up to this size for each."
-    )
+    kv_bytes: int = Field(gt=0, le=AMOUNT_MAX, description="KV-cache bytes that serving and rollouts share.")
     host: str | None = Field(default=None, description="Name of its `[[host]]` table. Needed for several hosts.")
-    serving_url: str | None = Field(
-        default=None, description="Root URL of an SGLang server to attach to. Default: ROSE starts a server."
-    )
-    serving_model: str | None = Field(
-        default=None, description="Name of its `[serving_models.NAME]` table. Default: `[serving]`."
-    )
+    serving_url: str | None = Field(default=None, description="Root URL of your SGLang server. Default: ROSE's own.")
+    serving_model: str | None = Field(default=None, description="Its `[serving_models.NAME]`. Default: `[serving]`.")
 
     @property
     def serving_table(self) -> str:
@@ -121,9 +107,7 @@ class DeviceConfig(Section):
     @model_validator(mode="after")
     def _is_sound(self) -> DeviceConfig:
         if "/" in self.id or self.id in (".", "..") or not self.id.isprintable():
-            raise ValueError(
-                f"device id {self.id!r} is not a valid folder name: use letters, digits, '.', ':', '_' or '-'"
-            )
+            raise ValueError(f"device id {self.id!r} is not a folder name: use letters, digits, '.', ':', '_' or '-'")
         if self.gpu is None and not self.cores:
             raise ValueError(f"device {self.id!r} has neither `gpu` nor `cores`: give one of them")
         if len(set(self.cores)) != len(self.cores):
@@ -132,10 +116,7 @@ class DeviceConfig(Section):
             if getattr(self, name) is not None and self.pool != "serving":
                 raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a {name}: change one of them")
         if self.serving_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", self.serving_url):
-            raise ValueError(
-                f"serving_url {self.serving_url!r} of device {self.id!r} must be a server's root, such as "
-                "http://127.0.0.1:30000"
-            )
+            raise ValueError(f"serving_url {self.serving_url!r} must be a server's root, as in http://127.0.0.1:30000")
         return self
 
 
@@ -164,8 +145,9 @@ def _whole_trace(trace: str) -> str:
     return trace if trace in ("none", "bursty") else _whole_path(trace)
 
 
-PlaceText = Annotated[str, Field(min_length=1), AfterValidator(_whole_path)]
+PlaceText = Annotated[Text, AfterValidator(_whole_path)]
 HostText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]+(/\d{1,3})?$", max_length=253)]
+FileText = Annotated[PathText, AfterValidator(_absolute_path)]
 PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 
 
@@ -183,40 +165,29 @@ def _with_distinct_priorities(classes: list[RequestClassConfig]) -> list[Request
 
 
 class ServingConfig(Section):
-    model: str = Field(
-        default="smollm2-135m-instruct",
-        description="Hugging Face checkpoint folder or id, or `smollm2-135m-instruct` for the built-in small model.",
-    )
+    model: str = Field(default="smollm2-135m-instruct", description="Folder or id of a Hugging Face checkpoint.")
     ttft_budget_ms: BudgetMs = Field(default=500, description="Promised time to first token, in milliseconds.")
     tpot_budget_ms: BudgetMs = Field(default=50, description="Promised time of each further token, in milliseconds.")
     classes: Annotated[list[RequestClassConfig], AfterValidator(_with_distinct_priorities)] = Field(
         default=[],
         max_length=8,
-        description="Budgets by the `priority` of a request in SGLang's API, as in "
-        "[{ priority = 1, ttft_budget_ms = 200, tpot_budget_ms = 20 }]. Other requests have the budgets above. Lending "
-        "always leaves room for the smallest TTFT budget.",
+        description="Budgets by the `priority` of a request, as in [{ priority = 1, ttft_budget_ms = 200, "
+        "tpot_budget_ms = 20 }]. Other requests have those above. Lending leaves room for the smallest TTFT budget.",
     )
     max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
     max_total_tokens: PositiveInt | None = Field(
         default=None, description="KV-cache slots, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores."
     )
-    port: Port | None = Field(
-        default=None, description="HTTP port of the first serving device; others count up. Default: free ports."
-    )
+    port: Port | None = Field(default=None, description="HTTP port of the first device; others count up.")
     extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
 
 
 class RolloutConfig(Section):
-    model: str = Field(
-        default="frozenlake-tiny",
-        description="The policy: `frozenlake-tiny` for the built-in model, or a Hugging Face checkpoint folder or id.",
-    )
+    model: str = Field(default="frozenlake-tiny", description="Folder or id of the policy's first checkpoint.")
     max_total_tokens: PositiveInt | None = Field(
         default=None, description="KV-cache slots. Default: `kv_bytes` minus headroom on a GPU, 32768 on cores."
     )
-    tokenizer: bool = Field(
-        default=True, description="False: engines take token ids only, and refuse `stop`, grammars and minimum lengths."
-    )
+    tokenizer: bool = Field(default=True, description="False: engines refuse `stop`, grammars and minimum lengths.")
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
     max_concurrent: PositiveInt = Field(default=64, description="Maximum turns in flight on one rollout engine.")
     extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
@@ -235,20 +206,11 @@ class CoservingConfig(Section):
     heartbeat_s: DayS = Field(default=0.5, gt=0, description="Interval of renewals and load reports.")
     compute_share: Share = Field(default=1.0, description="Largest share of time for rollouts.")
     regret_share: Share = Field(default=0.05, description="Largest share by which lending may delay a serving request.")
-    stretch: Annotated[float, Field(ge=1, le=100)] = Field(
-        default=1.25,
-        description="Largest mean factor by which lending may slow a live request's tokens; 1: lend only in idle time.",
-    )
+    stretch: Stretch = Field(default=1.25, description="Largest mean slowdown of live requests; 1: only idle time.")
     slack_share: Share = Field(default=1.0, description="Share of the budgets' slack for lending beside live requests.")
-    holdout_share: Annotated[float, Field(ge=0, le=0.5)] = Field(
-        default=0.05,
-        description="Share of time, in random windows, without lending, to measure what lending "
-        "costs serving. It reduces the harvest by as much. With 0 the cost cannot be measured.",
-    )
+    holdout_share: HalfShare = Field(default=0.05, description="Share of time without lending, to measure its cost.")
     holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
-    holdout_washout_s: DayS = Field(
-        default=60.0, description="Seconds after a lease without comparison of requests; at most half of a window."
-    )
+    holdout_washout_s: DayS = Field(default=60.0, description="Seconds after a lease without comparison of requests.")
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
     recorded_requests_per_s_max: PositiveFloat = Field(
         default=20.0, description="Serving requests of a device that get a row each; beyond, a row is for several."
@@ -256,27 +218,18 @@ class CoservingConfig(Section):
     activation: Literal["resident", "leased"] = Field(
         default="resident",
         description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: during leases "
-        "(which begin up to 5 s later) and syncs, else in the host's memory.",
+        "(which begin up to 5 s later) and syncs.",
     )
-    drift_audit_s: DayS = Field(
-        default=300.0, description="Seconds without a sync until an engine checks its weights and mends drift. 0: off."
-    )
-    meter_s: DayS = Field(
-        default=1.0, description="Seconds between readings of a device's power, utilisation and memory. 0: off."
-    )
+    drift_audit_s: DayS = Field(default=300.0, description="Seconds without a sync until weights are checked. 0: off.")
+    meter_s: DayS = Field(default=1.0, description="Seconds between readings of power and use of a device. 0: off.")
 
     @model_validator(mode="after")
     def _renewed_in_time(self) -> CoservingConfig:
         if self.heartbeat_s * 2 > self.lease_ttl_s:
-            raise ValueError(
-                f"heartbeat_s {self.heartbeat_s} must be at most half of lease_ttl_s {self.lease_ttl_s}, "
-                "or a late heartbeat ends a lease"
-            )
+            raise ValueError(f"heartbeat_s {self.heartbeat_s} must be at most half of lease_ttl_s {self.lease_ttl_s}")
         if self.holdout_washout_s * 2 > self.holdout_window_s:
-            raise ValueError(
-                f"holdout_washout_s {self.holdout_washout_s} must be at most half of holdout_window_s "
-                f"{self.holdout_window_s}, or little of a window is left to compare"
-            )
+            window = f"holdout_window_s {self.holdout_window_s}"
+            raise ValueError(f"holdout_washout_s {self.holdout_washout_s} must be at most half of {window}")
         if 0 < self.meter_s < 0.1:
             raise ValueError(f"meter_s {self.meter_s} must be 0 or at least 0.1: meters move in steps of up to 0.1 s")
         return self
@@ -285,8 +238,7 @@ class CoservingConfig(Section):
 class TrafficConfig(Section):
     trace: Annotated[str, AfterValidator(_whole_trace)] = Field(
         default="none",
-        description="Serving traffic of the demo: a CSV file in the columns of the public Azure LLM inference "
-        "traces, or `bursty` for the sample trace.",
+        description="Serving traffic of the demo: a CSV in the columns of the public Azure traces, or `bursty`.",
     )
     requests_per_s_max: PositiveFloat = Field(default=0.9, description="Maximum mean rate; the rest is left out.")
     prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile of scaled prompts.")
@@ -297,22 +249,15 @@ class TrafficConfig(Section):
 class TaskConfig(Section):
     environment: Annotated[str, Field(pattern=r"^[\w./@-]+(:[\w./@:-]+)?$")] = Field(
         default="frozenlake",
-        description="The environment: `frozenlake`, `arithmetic`, `gymnasium:ID`, `verifiers:NAME`, or the name of an "
-        "entry point of group `rose.environments`. All but `frozenlake` need a chat model as `rollout.model`.",
+        description="`frozenlake`, `arithmetic`, `gymnasium:ID`, `verifiers:NAME`, or an entry point of "
+        "`rose.environments`. All but `frozenlake` need a chat model as `rollout.model`.",
     )
-    options: dict[str, Any] = Field(
-        default={}, description="Arguments of the environment, as in { digits = 3 }. Not for `frozenlake`."
-    )
+    options: dict[str, Any] = Field(default={}, description="Arguments of the environment, as in { digits = 3 }.")
     python: Annotated[str, AfterValidator(lambda path: str(_absolute_path(Path(path))))] | None = Field(
-        default=None,
-        description="Python that runs the environment, such as a virtual environment's. Default: the trainer's.",
+        default=None, description="Python that runs the environment. Default: the trainer's."
     )
-    threshold: float | None = Field(
-        default=None, description="Smallest reward of an accepted trajectory. Default: the environment's."
-    )
-    recheck_share: Share = Field(
-        default=0.1, description="Share of accepted trajectories that `recheck` judges again, to measure precision."
-    )
+    threshold: float | None = Field(default=None, description="Smallest accepted reward. Default: the environment's.")
+    recheck_share: Share = Field(default=0.1, description="Share of accepted trajectories that `recheck` judges again.")
     answer_tokens_max: PositiveInt = Field(default=256, description="Maximum tokens of a turn. Not for `frozenlake`.")
     call_s_max: PositiveFloat = Field(default=30.0, description="Maximum seconds of an environment's step, with tools.")
     memory_mb_max: PositiveInt = Field(default=1024, description="Maximum memory of a trajectory's environment, in MB.")
@@ -344,9 +289,7 @@ class GatewayConfig(Section):
     token: Annotated[str, AfterValidator(private_files.check_token)] | None = Field(
         default=None, description="Bearer token from `openssl rand -hex 32`, required unless `host` is loopback."
     )
-    tokens: Annotated[PathText, AfterValidator(_absolute_path)] | None = Field(
-        default=None, description="File of named tokens with scopes, from `rose token create`."
-    )
+    tokens: FileText | None = Field(default=None, description="File of named tokens, from `rose token create`.")
 
     @model_validator(mode="after")
     def _token_beyond_loopback(self) -> GatewayConfig:
@@ -359,17 +302,15 @@ class OriginsConfig(Section):
     files: bool = Field(default=False, description="Whether a run may also publish a `file:///FOLDER` of each host.")
     hosts: list[HostText] = Field(
         default=[],
-        description="Allowed hosts of weights although their addresses are loopback, link-local, "
-        "unspecified, multicast or a cloud's metadata service: names, addresses or networks. A client on "
-        "the controller's host may publish at loopback in any case.",
+        description="Names, addresses or networks from which weights may come although they are loopback, link-local, "
+        "unspecified, multicast or a cloud's metadata service.",
     )
 
 
 class ArchiveConfig(Section):
     to: PlaceText | None = Field(
         default=None,
-        description="Destination for old events of the ledger: a folder of the first host, or a URL such as "
-        "s3://bucket/prefix. Default: none, and the ledger grows.",
+        description="Destination for old events: a folder of the first host, or a URL such as s3://bucket/prefix.",
     )
     after_days: float | None = Field(default=None, gt=0, le=36_500, description="Age of archived events, in days.")
     delete: bool = Field(default=False, description="Remove archived events from the ledger.")
@@ -380,9 +321,7 @@ class ArchiveConfig(Section):
         if self.to is not None and urlsplit(self.to).password:
             raise ValueError("`to` has a password, which the ledger would record: set it in the store's own settings")
         if self.to is None and (self.after_days is not None or self.delete):
-            setting = (
-                f"delete {str(self.delete).lower()}" if self.after_days is None else f"after_days {self.after_days}"
-            )
+            setting = "delete true" if self.after_days is None else f"after_days {self.after_days}"
             raise ValueError(f"{setting} needs a destination: give `to`, or leave it out")
         if self.to is not None and self.after_days is None:
             raise ValueError(f"to {self.to!r} needs an age: give `after_days`")
@@ -392,24 +331,19 @@ class ArchiveConfig(Section):
 class FleetConfig(Section):
     name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the run, in files and on screens.")
     ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
-    host: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,30})?$")] = Field(
-        default="", description="Name of this host for its ledger writers. Needed if several hosts share a ledger."
-    )
+    host: str = Field(default="", pattern=rf"^({_HOST_NAME})?$", description="Name of this host for ledger writers.")
     cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that ROSE creates.")
     price_book: PriceBookText | None = Field(
         default=None,
-        description="Price book of the run: a TOML file, or `example` for invented prices. Default: the ledger's "
-        "adopted book (`rose price FILE --adopt`), or ROSE_PRICE_BOOK.",
+        description="A TOML file, or `example` for invented prices. Default: the ledger's adopted book "
+        "(`rose price FILE --adopt`), or ROSE_PRICE_BOOK.",
     )
     tags: dict[TagName, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
         default={},
-        description="Payers: `team` for rollouts, `serving_team` for serving, as in "
-        '{ team = "research", serving_team = "chat" }; exports have other tags unchanged.',
+        description='Payers, as in { team = "research", serving_team = "chat" }; exports have other tags unchanged.',
     )
     state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
-    hosts: list[HostConfig] = Field(
-        default=[], description="Several hosts, as `[[host]]` tables, not `host`. The first has controller and ledger."
-    )
+    hosts: list[HostConfig] = Field(default=[], description="`[[host]]` tables. The first has controller and ledger.")
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default=ServingConfig(), description="The serving engine.")
     serving_models: dict[TagName, ServingConfig] = Field(
@@ -417,9 +351,7 @@ class FleetConfig(Section):
     )
     rollout: RolloutConfig = Field(default=RolloutConfig(), description="The rollout engines.")
     rollout_models: dict[TagName, RolloutConfig] = Field(
-        default={},
-        description="Other models of runs: `[rollout_models.NAME]` tables with the fields of `[rollout]`. "
-        "Every device can have each model, one at a time: its engine restarts to change it.",
+        default={}, description="Other models of runs: `[rollout_models.NAME]` tables with the fields of `[rollout]`."
     )
     coserving: CoservingConfig = Field(default=CoservingConfig(), description="Lending of devices.")
     traffic: TrafficConfig = Field(default=TrafficConfig(), description="Serving traffic to replay.")
@@ -432,7 +364,7 @@ class FleetConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _tables_of_hosts(cls, data: Any) -> Any:
-        """Rename `[[host]]` tables to `hosts`. The field `host` names a single host."""
+        # The field `host` names a single host.
         if isinstance(data, dict) and isinstance(data.get("host"), list) and "hosts" not in data:
             return {**{name: value for name, value in data.items() if name != "host"}, "hosts": data["host"]}
         return data
@@ -445,9 +377,8 @@ class FleetConfig(Section):
     @property
     def rollouts(self) -> dict[str, RolloutConfig]:
         """Return the tables of rollout models by name, the default first."""
-        return {"rollout": self.rollout} | {
-            f"rollout_models.{name}": table for name, table in self.rollout_models.items()
-        }
+        more = {f"rollout_models.{name}": table for name, table in self.rollout_models.items()}
+        return {"rollout": self.rollout, **more}
 
     def serving_on(self, device: DeviceConfig) -> ServingConfig:
         return self.serving if device.serving_model is None else self.serving_models[device.serving_model]
@@ -462,15 +393,13 @@ def load(path: Path) -> FleetConfig:
     except UnicodeDecodeError as error:
         raise ConfigError(f"config {path} is not UTF-8 text: {error}")
     config = parse(text, str(path))
-    folders = {name: getattr(config, name) for name in ("ledger", "state", "cache")}
-    return config.model_copy(
-        update={name: folder.absolute() for name, folder in folders.items() if not str(folder).startswith("~")}
-    )
+    folders = {name: Path(_whole_path(str(getattr(config, name)))) for name in ("ledger", "state", "cache")}
+    return config.model_copy(update=folders)
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:
-    """Return warnings about readable secrets, and about budgets that may stop lending. Raises OSError."""
-    lines, token = list(checks.demanding(config)), config.gateway.token
+    """Return warnings about readable secrets. Raises OSError."""
+    lines, token = list[str](), config.gateway.token
     if token == DOCUMENTED_TOKEN:
         lines.append(f"{path}: gateway.token is the documentation's example: make your own with `openssl rand -hex 32`")
     if token is not None and (problem := private_files.open_to_others(path)) is not None:

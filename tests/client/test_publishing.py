@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -37,16 +36,16 @@ def test_engines_fetch_each_version_and_it_names_its_run(tmp_path):
     assert fetching.fetched == [(run.run_id, version, {run.run_id}) for version in range(3)]
 
 
-def test_a_resumed_client_serves_what_was_published_where_it_was(tmp_path):
+def test_a_resumed_client_serves_what_was_published(tmp_path):
     with fleet(tmp_path / "state", Engine(fetch=Fetching(tmp_path / "staging"))) as service:
         fields = {"name": "n", "model": MODEL, "folder": tmp_path / "weights"}
         first = client.open_run(service.url, **fields)
         first.publish(weights(0))
-        origin = (first._origin.url, first._origin.token)
         first.leave()
         with client.open_run(service.url, resume=first.run_id, **fields) as second:
             assert second.publish(weights(0), version=0) == 0
-            assert (second._origin.url, second._origin.token) == origin
+            facts = service.gateway.controller.runs.get(second.run_id).facts
+            assert (facts.url, facts.token) == (second._origin.url, second._origin.token)
             assert second.publish(weights(1)) == 1
             with pytest.raises(TransferError, match=r"version 0 is not newer"):
                 second.publish(weights(2), version=0)
@@ -57,8 +56,6 @@ def test_a_resumed_client_serves_what_was_published_where_it_was(tmp_path):
                 second._origin.publish(weights(3), 3)
             third.close()
             second.leave()
-    assert json.loads((tmp_path / "weights" / "origin.json").read_text())["token"] == origin[1]
-    assert (tmp_path / "weights" / "origin.json").stat().st_mode & 0o077 == 0
 
 
 def test_another_run_s_folder_is_refused_and_an_impossible_one_before_the_run_is_opened(tmp_path):

@@ -54,7 +54,7 @@ class Still(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/runs":
-            self.answer({"run_id": "r", "fence": 1, "version": 0})
+            self.answer({"run_id": "r", "fence": 1, "version": 0, "step": None, "expires_s": 60.0})
         elif self.server.healthy and len(self.server.keys) == 2:
             self.answer({"output_ids": [5], "meta_info": {"finish_reason": {"type": "length"}}})
         else:

@@ -111,10 +111,6 @@ class RunningTurn:
     tokens: int = 0  # The tokens of its prompt, and the most new tokens that it may make.
 
 
-def stalled_after_ns() -> int:
-    return STALLED_PACES * STALLED_MIN_NS
-
-
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
     """Return the turns to move off borrowed engines, longest first: each takes far longer than elsewhere."""
     table = {worker.engine_id: worker for worker in workers}

@@ -14,9 +14,13 @@ from rose.client.generation import Generate, GenerationLost
 from rose.config import TaskConfig
 from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentFailedError, Playable
-from rose.runtime.rollout.trajectory import Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Game, Trajectory, Verifier
 
 logger = logging.getLogger(__name__)
+_RECORDED = (
+    *("task", "outcome", "turns", "prompt_tokens", "output_tokens", "answer_tokens"),
+    *("duration_ns", "tool_calls", "tool_ns", "reason"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,15 +31,12 @@ class Rules:
     rechecks: bool = False
 
 
-async def play(
-    rules: Rules, environment: Playable, generate: Generate, *, trajectory_id: str, group_id: str, step: int, seed: int
-) -> Trajectory:
+async def play(rules: Rules, environment: Playable, generate: Generate, game: Game, step: int) -> Trajectory:
     """Play a trajectory. A lost turn or failed start makes it "lost", a later failure "truncated" with reward 0."""
-    trajectory = Trajectory(
-        trajectory_id=trajectory_id, group_id=group_id, step=step, task=rules.task.environment, verifier=rules.verifier
-    )
+    names = {"trajectory_id": game.trajectory_id, "group_id": game.group_id, "task": rules.task.environment}
+    trajectory = Trajectory(**names, step=step, verifier=rules.verifier)
     began_ns = time.monotonic_ns()
-    await _Episode(rules, environment, generate, trajectory).play(seed)
+    await _Episode(rules, environment, generate, trajectory).play(game.seed)
     trajectory.duration_ns = time.monotonic_ns() - began_ns
     return trajectory
 
@@ -68,9 +69,8 @@ class _Episode:
 
     async def _turn(self) -> None:
         trajectory = self._trajectory
-        generation = await self._generate(
-            list(trajectory.ids), trajectory_id=trajectory.trajectory_id, turn=trajectory.turns
-        )
+        prompt, labels = list(trajectory.ids), {"trajectory_id": trajectory.trajectory_id}
+        generation = await self._generate(prompt, turn=trajectory.turns, **labels)
         trajectory.write(generation.output_ids, generation.logprobs, generation.versions)
         conversation = self._rules.conversation
         answer: Any = generation.output_ids if conversation is None else conversation.text(generation.output_ids)
@@ -98,9 +98,8 @@ class _Episode:
             else:
                 ids = conversation.reply(observation, answer_ids)
         except Exception as error:  # Templates raise errors of many kinds.
-            raise EnvironmentFailedError(
-                f"{self._rules.task.environment}: observation {str(observation)[:100]!r} cannot be read: {error}"
-            ) from None
+            text, name = str(observation)[:100], self._rules.task.environment
+            raise EnvironmentFailedError(f"{name}: observation {text!r} cannot be read: {error}") from None
         self._trajectory.read(ids)
 
     def _is_rechecked(self) -> bool:
@@ -119,20 +118,8 @@ class _Episode:
 
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
     """Return a trajectory's event. `trainer_version` learns from the trajectory."""
-    return events.Trajectory(
-        **_labels(trajectory),
-        task=trajectory.task,
-        outcome=trajectory.outcome,
-        turns=trajectory.turns,
-        prompt_tokens=trajectory.prompt_tokens,
-        output_tokens=trajectory.output_tokens,
-        answer_tokens=trajectory.answer_tokens,
-        staleness=trajectory.staleness(trainer_version),
-        duration_ns=trajectory.duration_ns,
-        tool_calls=trajectory.tool_calls,
-        tool_ns=trajectory.tool_ns,
-        reason=trajectory.reason,
-    )
+    counts = {name: getattr(trajectory, name) for name in _RECORDED}
+    return events.Trajectory(**_labels(trajectory), **counts, staleness=trajectory.staleness(trainer_version))
 
 
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:

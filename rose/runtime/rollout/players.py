@@ -19,17 +19,7 @@ from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentWorkers, Here, Playable
 from rose.runtime.rollout.environments.protocol import FROZENLAKE, Traits
 from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, FrozenLake
-from rose.runtime.rollout.trajectory import Trajectory, Verifier
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Game:
-    """A trajectory to play. `number` is its place in its group, whose games share a seed."""
-
-    trajectory_id: str
-    group_id: str
-    seed: int
-    number: int
+from rose.runtime.rollout.trajectory import Game, Trajectory, Verifier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,15 +132,7 @@ class Players:
             )
 
         async with self._room, self._task.environment(game.number) as environment:
-            trajectory = await play(
-                self._rules,
-                environment,
-                generate,
-                trajectory_id=game.trajectory_id,
-                group_id=game.group_id,
-                step=step,
-                seed=game.seed,
-            )
+            trajectory = await play(self._rules, environment, generate, game, step)
         return Played(game=game, trajectory=trajectory)
 
 

@@ -25,14 +25,23 @@ class Transcript:
 
     def write(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
         if not len(output_ids) == len(logprobs) == len(versions):
-            raise ValueError(
-                f"{len(output_ids)} output ids, {len(logprobs)} logprobs, {len(versions)} versions: they must match"
-            )
+            lengths = len(output_ids), len(logprobs), len(versions)
+            raise ValueError(f"output ids, logprobs and versions have lengths {lengths}: they must match")
         self.ids += output_ids
         self.mask += [True] * len(output_ids)
         self.logprobs += logprobs
         self.versions += versions
         self.turns += 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Game:
+    """A trajectory to play. `number` is its place in its group, whose games share a seed."""
+
+    trajectory_id: str
+    group_id: str
+    seed: int
+    number: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,9 +86,8 @@ class Trajectory(Transcript):
 
     @property
     def version(self) -> int | None:
-        return min(
-            (version for version, generated in zip(self.versions, self.mask, strict=True) if generated), default=None
-        )
+        tokens = zip(self.versions, self.mask, strict=True)
+        return min((version for version, generated in tokens if generated), default=None)
 
     def staleness(self, trainer_version: int) -> int:
         """Return the trainer's version minus the oldest generating version, or 0 without one."""

@@ -12,7 +12,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.routing import DemandFacts, wanted_ns
 from rose.runtime.scheduling import messages
-from rose.runtime.scheduling.demand import Answers, Demand, differs
+from rose.runtime.scheduling.demand import Demand, differs
 from rose.runtime.scheduling.devices import Devices
 from rose.runtime.scheduling.engines.assignment import Assignment, Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
@@ -64,26 +64,16 @@ class Controller:
         self._terms: Mapping[str, Terms] = {}
         self.ray_fault: Callable[[], str | None] = lambda: None  # Why Ray restarts no parts.
         self.loads: defaultdict[str, Load] = defaultdict(Load)
-        for run_id, (completed, tokens) in self.answers.counts().items():
-            self.loads[run_id] = Load(completed=completed, tokens=tokens)
         self.trajectories = Trajectories()
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
         self.assignment = Assignment(self.workers, self.runs, self.loads)
         self.obstacles = Obstacles(self.workers, self.runs, self.queue, self.assignment, self.loads, self.drained)
         self._demand = Demand()
         self.wanted = self._announced = HeartbeatReply()
-        self._polls = Answers()
         self._news = asyncio.Event()
         self._engines = EngineCalls()
-        self.turns = TurnService(
-            self._engines,
-            self.queue,
-            self.trajectories,
-            self.answers,
-            self.recorder,
-            self.moved,
-            self.obstacles.why_waiting,
-        )
+        stores, why = (self.answers, self.recorder), self.obstacles.why_waiting
+        self.turns = TurnService(self._engines, self.queue, self.trajectories, *stores, self.moved, why)
         self._ticking: asyncio.Task[None] | None = None
         self._stopping = False
         self._passed_ns = now_ns
@@ -178,13 +168,13 @@ class Controller:
     def _forget(self) -> None:
         for run_id in self.runs.forget():
             self.loads.pop(run_id, None)
-            self.answers.forget_count(run_id)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Return instructions once they change, or after `hold_s` seconds. Raises RefusedError."""
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
-        if (clock := self.devices.hear(heartbeat, now, utc_ns).clock_news()) is not None:
+        device = self.devices.hear(heartbeat, now, utc_ns)
+        if (clock := device.clock_news()) is not None:
             self.recorder.note(clock)
         self.workers.hear(heartbeat, now)
         self._adopt(heartbeat, now)
@@ -192,7 +182,7 @@ class Controller:
         self.queue.dispatch(now)
         self._assess(now)
         try:
-            while not self._polls.due(heartbeat.device_id, heartbeat.seen, self._reply(heartbeat)):
+            while not device.answers.due(heartbeat.seen, self._reply(heartbeat)):
                 if (left_s := (deadline - monotonic_ns()) / 1e9) <= 0 or self._stopping:
                     break
                 try:
@@ -201,7 +191,7 @@ class Controller:
                     break
         finally:
             self.workers.answered(heartbeat, monotonic_ns())
-        return self._polls.give(heartbeat.device_id, heartbeat.seen, self._reply(heartbeat))
+        return device.answers.give(heartbeat.seen, self._reply(heartbeat))
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
         drained = heartbeat.device_id in self.drained

@@ -1,13 +1,11 @@
 """The demand for devices, and the numbers of the answers to agents."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 
 from rose.clock import utc_us
 from rose.runtime.scheduling.messages import HeartbeatReply
 
 HOLD_NS = 1_000_000_000  # The next turn of a trajectory comes soon.
-DEVICES_MAX = 10_000  # Devices with a stored answer; the oldest is forgotten first.
 
 
 def differs(reply: HeartbeatReply, previous: HeartbeatReply) -> bool:
@@ -32,21 +30,16 @@ class Demand:
 
 
 class Answers:
-    """The last answer to each device. Numbers start at the time of day, so they rise across restarts."""
+    """The last answer to a device. Numbers start at the time of day, so they rise across restarts."""
 
-    def __init__(self, first: int | None = None) -> None:
-        self._number = utc_us() if first is None else first
-        self._last: OrderedDict[str, HeartbeatReply] = OrderedDict()
+    def __init__(self) -> None:
+        self._last: HeartbeatReply | None = None
 
-    def due(self, device_id: str, seen: int, reply: HeartbeatReply) -> bool:
-        last = self._last.get(device_id)
-        return last is None or last.seq != seen or differs(reply, last)
+    def due(self, seen: int, reply: HeartbeatReply) -> bool:
+        return self._last is None or self._last.seq != seen or differs(reply, self._last)
 
-    def give(self, device_id: str, seen: int, reply: HeartbeatReply) -> HeartbeatReply:
-        if self.due(device_id, seen, reply):
-            self._number += 1
-            self._last[device_id] = reply.model_copy(update={"seq": self._number})
-        self._last.move_to_end(device_id)
-        while len(self._last) > DEVICES_MAX:
-            self._last.popitem(last=False)
-        return reply.model_copy(update={"seq": self._last[device_id].seq})
+    def give(self, seen: int, reply: HeartbeatReply) -> HeartbeatReply:
+        if self._last is None or self.due(seen, reply):
+            number = utc_us() if self._last is None else self._last.seq + 1
+            self._last = reply.model_copy(update={"seq": number})
+        return reply.model_copy(update={"seq": self._last.seq})

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from rose.event_fields import INSTANT_NS_MAX
 from rose.events import Clock
 from rose.runtime.policy.lending import Reason
+from rose.runtime.scheduling.demand import Answers
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
 from rose.runtime.scheduling.refusals import RefusedError
 
@@ -31,6 +32,7 @@ class Device:
     serving_ns: int = 0
     observed_ns: int = 0
     engine_ids: tuple[str, ...] = ()
+    answers: Answers = field(default_factory=Answers)
     clock_steps: int = 0
     _anchors_ns: tuple[int, int] | None = None
     _offsets_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
@@ -47,9 +49,8 @@ class Device:
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
         anchors_ns = (reading.utc_ns - reading.monotonic_ns, utc_ns - now_ns)
         if self._anchors_ns is not None:
-            theirs_set, ours_set = (
-                abs(now - last) > _STEP_NS for now, last in zip(anchors_ns, self._anchors_ns, strict=True)
-            )
+            anchors = zip(anchors_ns, self._anchors_ns, strict=True)
+            theirs_set, ours_set = (abs(now - last) > _STEP_NS for now, last in anchors)
             self.clock_steps += theirs_set
             if theirs_set or ours_set:
                 self._offsets_ns.clear()
@@ -125,9 +126,7 @@ class Devices(dict[str, Device]):
         if device_id not in self.expected:
             raise RefusedError(403, f"device_id {device_id!r} is not in the fleet file")
         if heartbeat.host != (host := self.expected[device_id]):
-            raise RefusedError(
-                403, f"host {heartbeat.host!r} reports device {device_id!r}, which the fleet file puts on {host!r}"
-            )
+            raise RefusedError(403, f"host {heartbeat.host!r} reports device {device_id!r} of host {host!r}")
         for report in heartbeat.engines:
             owner = report.device_id
             if owner == device_id:

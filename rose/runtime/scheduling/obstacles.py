@@ -39,9 +39,8 @@ class Obstacles:
             changing = [text for worker in assigned if (text := self._changes(worker)) is not None]
             if len(changing) == len(assigned):
                 return "; ".join(changing)
-            failed = [
-                f"{worker.report.engine_id}: {worker.report.failed}" for worker in assigned if worker.report.failed
-            ]
+            reports = (worker.report for worker in assigned)
+            failed = [f"{report.engine_id}: {report.failed}" for report in reports if report.failed]
             return "no engine has its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
         if (newest := max(report.policy_version for report in holders)) < turn.version_min:
             return f"the newest version on an engine is {newest}, and the turn needs {turn.version_min}"

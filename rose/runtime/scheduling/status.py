@@ -14,6 +14,10 @@ _RUN_FACTS = (
     *("run_id", "name", "team", "tags", "task", "model", "state", "outcome", "reason", "version", "step", "fence"),
     *("staleness_max", "weight", "priority", "trainer_device", "opened_us", "closed_us"),
 )
+_REPORTED = {
+    *("engine_id", "borrowed", "model", "token_ids_only", "run_id", "capacity"),
+    *("fault", "failed", "lease_id", "slack_ok", "beside"),
+}
 WAITING_MAX_S = 300.0  # Longest wait of a host's events without a warning.
 
 
@@ -50,9 +54,8 @@ def run_status(controller: Controller, run: Run) -> dict[str, Any]:
 def missing(controller: Controller, now_ns: int) -> list[str]:
     silent = [device for device in controller.devices.values() if now_ns - device.due_ns > SILENCE_MAX_NS]
     names = controller.devices.keys()
-    lacking = [
-        f"device {name}: its agent has not reported" for name in controller.devices.expected if name not in names
-    ]
+    absent = (name for name in controller.devices.expected if name not in names)
+    lacking = [f"device {name}: its agent has not reported" for name in absent]
     if not names and not lacking:
         lacking.append("no agent has reported")
     lacking += [
@@ -72,9 +75,8 @@ def hosts(controller: Controller) -> list[dict[str, Any]]:
     """Return the newest facts of each host. `waits` tells why its events are late."""
     devices = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
     newest = {device.host or device.device_id: device.host_facts for device in devices if device.host_facts is not None}
-    return [
-        {"host": name, **facts.model_dump(), "waits": _late_events(facts)} for name, facts in sorted(newest.items())
-    ]
+    hosts_facts = sorted(newest.items())
+    return [{"host": name, **facts.model_dump(), "waits": _late_events(facts)} for name, facts in hosts_facts]
 
 
 def warnings(controller: Controller) -> list[str]:
@@ -110,26 +112,14 @@ def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, An
 
 
 def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, Any]:
-    facts = worker.facts
     target = controller.assignment.target(worker)
-    return {
-        "engine_id": facts.engine_id,
-        "alive": facts.alive(now_ns),
-        "fault": worker.report.fault,
-        "borrowed": facts.borrowed,
-        "model": worker.report.model,
-        "token_ids_only": worker.report.token_ids_only,
-        "run_id": worker.report.run_id,
+    return worker.report.model_dump(include=_REPORTED) | {
+        "alive": worker.facts.alive(now_ns),
         "policy_version": worker.held_version,
         "assigned_run_id": worker.assigned,
         "target_version": None if target is None else target.version,
-        "failed": worker.report.failed,
-        "in_flight": facts.in_flight,
-        "capacity": facts.capacity,
-        "lease_id": worker.report.lease_id,
-        "lease_left_s": _seconds(facts.lease_left_ns(now_ns)),
-        "slack_ok": facts.slack_ok,
-        "beside": None if worker.report.beside is None else worker.report.beside.model_dump(),
+        "in_flight": worker.facts.in_flight,
+        "lease_left_s": _seconds(worker.facts.lease_left_ns(now_ns)),
     }
 
 

@@ -139,9 +139,8 @@ class TurnService:
     def _leave(self, open_turn: _Open) -> None:
         open_turn.waiting -= 1
         if open_turn.waiting == 0 and not open_turn.outcome.done():
-            asyncio.get_running_loop().call_later(
-                0.0 if open_turn.turn.key is None else KEY_GRACE_S, _give_up, open_turn
-            )
+            grace_s = 0.0 if open_turn.turn.key is None else KEY_GRACE_S
+            asyncio.get_running_loop().call_later(grace_s, _give_up, open_turn)
 
     async def _make(self, turn: Turn, load: Load, digest: bytes = b"") -> Outcome:
         now = monotonic_ns()
@@ -163,7 +162,6 @@ class TurnService:
         if status == 200:
             if turn.key is not None:
                 self.answers.keep(turn.run_id, turn.key, digest, body, msgspec.json.encode(fields))
-            self.answers.count(turn.run_id, load.completed, load.tokens)
             self.recorder.turn_ended(fields)
         return Outcome(status, body)
 
@@ -180,9 +178,8 @@ class TurnService:
                 self.moved(turn.run_id)
             if result.refusal is not None:
                 return _failure(400, f"engine {engine_id} refused the turn: {result.refusal}", turn)
-            if result.answer is not None and turn.take(
-                result.answer, completed=result.attempt["outcome"] == "completed"
-            ):
+            completed = result.attempt["outcome"] == "completed"
+            if result.answer is not None and turn.take(result.answer, completed=completed):
                 result.attempt["outcome"] = "completed"
                 load.complete(turn)
                 self.trajectories.completed(turn.trajectory, engine_id)

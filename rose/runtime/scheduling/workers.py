@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled, stalled_after_ns
+from rose.runtime.policy.routing import STALLED_MIN_NS, STALLED_PACES, RunningTurn, WorkerFacts, stalled
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
 SILENCE_MAX_NS = 2_000_000_000  # If the report of an agent is late by this time, its engines take no new turns.
@@ -202,10 +202,9 @@ class WorkerTable(dict[str, Worker]):
         for engine_id, worker in self.items():
             if worker.report.borrowed and worker.assigned is not None and worker.serves(worker.assigned):
                 for item in worker.in_flight.values():
-                    if now_ns - item.placed_ns < stalled_after_ns():
+                    if (took_ns := now_ns - item.placed_ns) < STALLED_PACES * STALLED_MIN_NS:
                         break
                     if not item.taken_off:
-                        took_ns = now_ns - item.placed_ns
                         turn = RunningTurn(item.request_id, engine_id, item.version_min, took_ns, item.kv_tokens)
                         running.setdefault(worker.assigned, []).append(turn)
         return [

@@ -16,17 +16,13 @@ from rose.terminal import Screen, echo, echo_data, progress, user_errors
 if TYPE_CHECKING:
     from rose.runtime.service.console import ControllerClient
 
-FileOption = Annotated[
-    Path, typer.Option("--config", "-c", help="Fleet file; `rose config` prints an example.", envvar="ROSE_FLEET")
-]
+_FILE = typer.Option("--config", "-c", help="Fleet file; `rose config` prints an example.", envvar="ROSE_FLEET")
+FileOption = Annotated[Path, _FILE]
+MaybeFileOption = Annotated[Path | None, _FILE]
 _ADDRESS = "Ray cluster, such as 10.0.0.1:6379. Default: the fleet's cluster, or a new one on this host."
 AddressOption = Annotated[str | None, typer.Option(help=_ADDRESS, envvar="ROSE_RAY_ADDRESS")]
-MaybeFileOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Fleet file, on the controller's host.", envvar="ROSE_FLEET")
-]
-UrlOption = Annotated[
-    str | None, typer.Option(help="URL of the controller, such as http://10.0.0.1:30100.", envvar="ROSE_URL")
-]
+_URL = "URL of the controller, such as http://10.0.0.1:30100. Default: this host's."
+UrlOption = Annotated[str | None, typer.Option(help=_URL, envvar="ROSE_URL")]
 TokenOption = Annotated[str | None, typer.Option(help="Token of the controller.", envvar="ROSE_TOKEN")]
 
 
@@ -35,9 +31,7 @@ def up_command(
     address: AddressOption = None,
     wait: Annotated[bool, typer.Option(help="Wait for the controller and hosts; engines load longer.")] = True,
     stay: Annotated[bool, typer.Option("--stay", help="Keep watching the fleet; fail if it is lost.")] = False,
-    down_on_stop: Annotated[
-        bool, typer.Option("--down-on-stop", help="With --stay: run `rose down --keep-runs` on Ctrl-C or SIGTERM.")
-    ] = False,
+    down_on_stop: Annotated[bool, typer.Option("--down-on-stop", help="With --stay: down when stopped.")] = False,
 ) -> None:
     """Start a fleet, or find a running fleet. The fleet outlives this command."""
     from rose import config as configuration
@@ -65,9 +59,7 @@ def up_command(
 def down_command(
     config: FileOption,
     address: AddressOption = None,
-    keep_runs: Annotated[
-        bool, typer.Option("--keep-runs", help="Keep the fleet's RL runs for the next `rose up`.")
-    ] = False,
+    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep RL runs for the next `rose up`.")] = False,
 ) -> None:
     """End a fleet: its leases, engines and accounts, then the controller and its RL runs. Attached servers continue."""
     from rose import config as configuration
@@ -85,12 +77,7 @@ def down_command(
 
 
 def restart_command(
-    part: Annotated[
-        str,
-        typer.Argument(
-            metavar="HOST|controller", help="Host's name in the fleet file (default `local`), or `controller`."
-        ),
-    ],
+    part: Annotated[str, typer.Argument(metavar="HOST|controller", help="A host's name (or `local`).")],
     config: FileOption,
     address: AddressOption = None,
 ) -> None:

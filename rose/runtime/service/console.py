@@ -57,10 +57,8 @@ class ControllerClient:
         except urllib.error.HTTPError as error:
             if error.code == 401:
                 problem = "refuses this token" if self.token else "needs a token"
-                raise UserError(
-                    f"the controller at {self.url} {problem}: give `gateway.token` of the fleet file, or a named token "
-                    "with the scope read or admin, by --token or in ROSE_TOKEN"
-                ) from None
+                advice = "give `gateway.token` of the fleet file, or a named token, by --token or in ROSE_TOKEN"
+                raise UserError(f"the controller at {self.url} {problem}: {advice}") from None
             raise UserError(f"the controller at {self.url} refuses: {_error(error)}") from None
         except (OSError, ValueError) as error:
             doing = None if self._folder is None else _doing(self._folder)
@@ -88,16 +86,11 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
         raise UserError(f"several fleets have a controller on this host ({names}): choose with --config or --url")
     if not fleets or not fleets[0][1].url:
         if config is not None and local_ray.find(folders[0]) is not None:
-            raise DeploymentError(
-                f"fleet {config.name!r} starts, and has no controller yet: `rose up` shows its progress"
-            )
+            raise DeploymentError(f"fleet {config.name!r} has no controller yet: `rose up` shows its progress")
         if config is not None and memory.FleetMemory(config).has_ended():
             raise UserError(f"no fleet {config.name!r} runs here: `rose up` starts it")
         missing = "no fleet has" if config is None else f"fleet {config.name!r} lacks"
-        raise UserError(
-            f"{missing} a controller on this host: start it with `rose up`, or give the address from "
-            "`rose up` by --url or in ROSE_URL"
-        )
+        raise UserError(f"{missing} a controller on this host: start it with `rose up`, or give its address by --url")
     (folder, remembered), *_ = fleets
     return ControllerClient(remembered.url, token or remembered.gateway_token, folder=folder)
 

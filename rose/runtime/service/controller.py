@@ -94,6 +94,7 @@ class ControllerActor:
         plan = self._plan
         self._give_way()
         config, ray_fault = plan.config.gateway, self._ray_fault()
+        host_tokens = [of_secret(host, token, ("append",), (f"{host}.*",)) for host, token in plan.host_tokens.items()]
         while not self._ending.is_set():
             gateway: Gateway | None = None
             writer: LedgerWriter | None = None
@@ -110,9 +111,7 @@ class ControllerActor:
                     fleet_run_id=plan.run_id,
                     agent_token=plan.agent_token,
                     tokens_file=config.tokens,
-                    host_tokens=[
-                        of_secret(host, token, ("append",), (f"{host}.*",)) for host, token in plan.host_tokens.items()
-                    ],
+                    host_tokens=host_tokens,
                     # Without a token every local user could read it.
                     ledger=plan.ledger if config.token or config.tokens else None,
                     devices=places.hosts_by_device(plan.config),

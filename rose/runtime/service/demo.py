@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -19,16 +18,14 @@ from pathlib import Path
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime import places, preflight
-from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
 from rose.runtime.places import HostPlan
 from rose.runtime.service import local_ray, owner
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.process import log_to
-from rose.runtime.service.up import Fleet, down, up
+from rose.runtime.service.up import Fleet, Say, down, up
 from rose.terminal import progress
 
-READY_S = 600.0
 _LOOK_S = 0.2
 _END_S = 30.0
 
@@ -42,9 +39,7 @@ class Outcome:
     stopped: bool = False
 
 
-def run(
-    config: FleetConfig, say: Callable[[str], None], stopping: threading.Event, seconds_max: float | None = None
-) -> Outcome:
+def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: float | None = None) -> Outcome:
     """Run the demo until its last step, a stop or the limit. Raises PreflightError or DeploymentError."""
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
@@ -57,27 +52,20 @@ def run(
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
             raise KeyboardInterrupt
 
-    remembered = FleetMemory(config).begin()
-    # The trainer loads while the fleet starts.
-    port = config.gateway.port or remembered.port or free_port(config.gateway.host)
-    config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": port})})
-    outcome = Outcome(remembered.run_id)
+    outcome = Outcome(FleetMemory(config).begin().run_id)
+    trainer: _Child | None = None
     with ExitStack() as stack:
         file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-demo-"))) / "fleet.json"
         file.write_text(config.model_dump_json())
         _end_with(os.getpid(), config)
         owner.ensure(_plan(config, outcome.run_id))
-        team = config.tags.get("team")
-        command = [
-            *(sys.executable, "-m", "rose.cli", "train", "--json"),
-            *("--url", f"http://127.0.0.1:{port}", "--config", str(file), "--wait", str(READY_S)),
-            *("--device", next(device.id for device in config.device if device.pool == "rollout")),
-            *(() if team is None else ("--team", team)),
-        ]
-        trainer = stack.enter_context(_child("the trainer", command, say))
         try:
             fleet = up(config, None, say)
             fleet.wait_ready(say, tend)
+            device = next(device.id for device in config.device if device.pool == "rollout")
+            options = ["--url", fleet.remembered.url, "--config", str(file), "--device", device]
+            command = [sys.executable, "-m", "rose.cli", "train", "--json", *options]
+            trainer = stack.enter_context(_child("the trainer", command, say))
             if config.traffic.trace != "none":
                 command = [sys.executable, "-m", "rose.runtime.service.traffic", str(file)]
                 stack.enter_context(_child("the traffic", command, lambda _: None))
@@ -86,8 +74,7 @@ def run(
             outcome.stopped = True
         finally:
             stack.close()
-            trainer.reader.join(_END_S)  # The reader sees the trainer's last output.
-            outcome.steps = len(trainer.lines)
+            outcome.steps = 0 if trainer is None else trainer.steps
             _put_down(config, outcome.run_id, say)
     return outcome
 
@@ -117,7 +104,7 @@ def _plan(config: FleetConfig, run_id: str) -> HostPlan:
     return HostPlan(config=config, host=places.hosts(config)[0].name, run_id=run_id, controller_url="")
 
 
-def _put_down(config: FleetConfig, run_id: str, say: Callable[[str], None]) -> None:
+def _put_down(config: FleetConfig, run_id: str, say: Say) -> None:
     try:
         down(config, None, say)
     finally:
@@ -166,40 +153,28 @@ def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
 @dataclass(slots=True)
 class _Child:
     process: subprocess.Popen[str]
-    reader: threading.Thread
-    lines: list[str]  # JSON lines of stdout, one for each finished step.
+    say: Say
+    steps: int = 0
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):  # The JSON of a finished step.
+                self.steps += 1
+            else:
+                self.say(line.rstrip())
 
 
 @contextmanager
-def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterator[_Child]:
-    """Run a command out of reach of Ctrl-C, until the block ends. `say` gets its stderr."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    lines: list[str] = []
-
-    def read_out() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            with suppress(ValueError):
-                json.loads(line)
-                lines.append(line)
-
-    def read_errors() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            say(line.rstrip())
-
-    reader = threading.Thread(target=read_out, name=f"{name}'s steps", daemon=True)
+def _child(name: str, command: list[str], say: Say) -> Iterator[_Child]:
+    """Run a command out of reach of Ctrl-C, until the block ends. `say` gets its messages."""
+    null, pipe, errors = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    process = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=errors, text=True, start_new_session=True)
+    child = _Child(process, say)
+    reader = threading.Thread(target=child.read, name=name, daemon=True)
     reader.start()
-    threading.Thread(target=read_errors, name=f"{name}'s words", daemon=True).start()
     try:
-        yield _Child(process, reader, lines)
+        yield child
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -208,6 +183,7 @@ def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterato
             except subprocess.TimeoutExpired:
                 process.kill()
         process.wait()
+        reader.join(_END_S)  # It reads the last output.
 
 
 if __name__ == "__main__":

@@ -34,17 +34,14 @@ class Fabric:
         import ray
 
         main_thread = threading.current_thread() is threading.main_thread()
-        handlers = (
-            {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main_thread else {}
-        )
+        signals = (signal.SIGINT, signal.SIGTERM) if main_thread else ()
+        handlers = {number: signal.getsignal(number) for number in signals}
         try:
             ray.shutdown()  # An interrupted call may have joined already.
             ray.init(address=address, namespace=self._namespace, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-            raise DeploymentError(
-                f"no Ray cluster can be joined at {address} from this host: {str(error).splitlines()[0]}. Start Ray "
-                f"here (`ray start --address={address}`), or correct `--address`"
-            ) from None
+            advice = f"Start Ray here (`ray start --address={address}`), or correct `--address`"
+            raise DeploymentError(f"cannot join Ray at {address}: {str(error).splitlines()[0]}. {advice}") from None
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -117,7 +114,7 @@ def listens(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
-    except OSError:
+    except (OSError, OverflowError):
         return False
     return True
 
@@ -133,10 +130,8 @@ class GcsWatch:
     def fault(self) -> str | None:
         if (since := self._since) is None:
             return None
-        return (
-            f"Ray's GCS on {self._host} ({self._address}) does not answer since {since} UTC. Lending continues; dead "
-            "parts do not restart. Run `rose up`; start a Ray of your own first"
-        )
+        away = f"Ray's GCS on {self._host} ({self._address}) does not answer since {since} UTC"
+        return f"{away}. Lending continues; dead parts do not restart. Run `rose up`; start a Ray of your own first"
 
     def _watch(self) -> None:
         while True:
@@ -149,18 +144,11 @@ class GcsWatch:
 
 def _wait_listening(address: str) -> None:
     """Wait until a process listens there. Raises UserError for a bad address, or DeploymentError."""
-    if (parts := re.fullmatch(r"\[?([^\s/\[\]]+)\]?:(\d{1,5})", address)) is None:
+    if re.fullmatch(r"\[?[^\s/\[\]]+\]?:\d{1,5}", address) is None:
         raise UserError(f"--address {address!r} must be a host and port of Ray's head, such as 10.0.0.1:6379")
     until = time.monotonic() + _LISTENS_S
-    while True:
-        try:
-            socket.create_connection((parts[1], int(parts[2])), timeout=_LISTENS_S).close()
-            return
-        except (OSError, OverflowError) as error:
-            if time.monotonic() > until or isinstance(error, (socket.gaierror, OverflowError)):
-                raise DeploymentError(
-                    f"no Ray cluster is at {address} ({error}): start Ray's head there (`ray start --head`), or "
-                    "correct `--address`. A new or ended fleet on one host needs no address: `rose up` starts "
-                    "its own Ray"
-                ) from None
+    while not listens(address):
+        if time.monotonic() > until:
+            advice = "start Ray's head there (`ray start --head`), or correct `--address`; one host needs none"
+            raise DeploymentError(f"no Ray cluster is at {address}: {advice}")
         time.sleep(0.5)

@@ -41,6 +41,7 @@ _LOOK_S = 0.5
 _AGAIN_S = 5.0
 _FREE = "free.json"
 _UNATTACHED = "its serving engine is not attached yet"
+MakeEngine = Callable[[EngineSpec], EngineProcess]
 _CHECKED = "checked"  # File with the fleet run whose host check passed.
 
 
@@ -88,9 +89,7 @@ class OwnServing:
 class HostActor:
     """The process of a host on Ray. It works in a thread, so that reports never wait."""
 
-    def __init__(
-        self, plan: HostPlan | str, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess
-    ) -> None:
+    def __init__(self, plan: HostPlan | str, make_engine: MakeEngine = EngineProcess) -> None:
         plan = process.load(HostPlan, plan)
         if plan.ledger_token and plan.address is None:
             # A host with a resource in the file finds its own address.
@@ -113,7 +112,7 @@ class HostActor:
 
 
 class HostRunner:
-    def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:
+    def __init__(self, plan: HostPlan, make_engine: MakeEngine = EngineProcess) -> None:
         self.plan = plan
         self._make_engine = make_engine
         self._stopping = threading.Event()
@@ -233,9 +232,8 @@ class HostRunner:
         if self._writer is None:
             self._writer = LedgerWriter.open(plan.ledger, writer_name(plan.own.host, "agent"), plan.run_id)
         if plan.ledger_token and self._forwarder is None:
-            self._forwarder = Forwarder(
-                Ledger(plan.ledger), plan.controller_url, token=plan.ledger_token, report=self._look_forwarded
-            )
+            ledger, token, report = Ledger(plan.ledger), plan.ledger_token, self._look_forwarded
+            self._forwarder = Forwarder(ledger, plan.controller_url, token=token, report=report)
             self._forwarder.start()
         return self._writer
 
@@ -269,12 +267,10 @@ class HostRunner:
         return "; ".join([*progress.problems.values(), *filter(None, [progress.stopped])]) or None
 
     def _jobs(self) -> list[jobs.Job]:
-        archive = self.plan.config.archive
         if self._forwarder is not None:
             return jobs.ledger_jobs(jobs.Settings())
-        return jobs.ledger_jobs(
-            jobs.Settings(archive_to=archive.to, archive_after_days=archive.after_days, archive_delete=archive.delete)
-        )
+        archive = {f"archive_{name}": value for name, value in self.plan.config.archive.model_dump().items()}
+        return jobs.ledger_jobs(jobs.Settings(**archive))
 
     def _say_failed(self, run: jobs.JobRun) -> None:
         if run.status == "failed":

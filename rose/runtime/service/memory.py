@@ -121,14 +121,11 @@ def _read(file: Path) -> Remembered | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise MemoryUnreadableError(
-            f"cannot read the fleet's state {file}: {error.strerror}; run this as the fleet's user, or check the disk"
-        ) from None
+        advice = "run this as the fleet's user, or check the disk"
+        raise MemoryUnreadableError(f"cannot read the fleet's state {file}: {error.strerror}; {advice}") from None
     except (ValueError, TypeError, AttributeError) as error:
-        raise MemoryUnreadableError(
-            f"the fleet's state {file} is damaged ({error}): restore a copy, or remove it and start a new "
-            "fleet run with `rose up`, without the earlier RL runs"
-        ) from None
+        advice = "restore a copy, or remove it and start a new fleet run with `rose up`"
+        raise MemoryUnreadableError(f"the fleet's state {file} is damaged ({error}): {advice}") from None
     return remembered
 
 
@@ -144,17 +141,12 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
         *((f"{table}.model", old, models.get(table), "its RL runs use it") for table, old in gone.items()),
     ):
         if old != new:
-            raise UserError(
-                f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}. Restore it; "
-                "or start the fleet with the old file and end the run by `rose down`"
-            )
+            problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}"
+            raise UserError(f"{problem}. Restore it, or end the run with the old file by `rose up` and `rose down`")
     for device_id, host in hosts_by_device(config).items():
         if (old_host := remembered.placed.get(device_id, host)) != host:
-            raise UserError(
-                f"device {device_id!r} is on host {host!r}, but fleet run {remembered.run_id} has {old_host!r}: a "
-                "host could repeat the names of its leases there. Give the device another id, or restore the "
-                "host; or start the fleet with the old file and end the run by `rose down`"
-            )
+            problem = f"device {device_id!r} is on host {host!r}, but fleet run {remembered.run_id} has {old_host!r}"
+            raise UserError(f"{problem}: lease names could repeat. Give the device another id, or restore the host")
 
 
 #: Settings that running agents adopt, by table. Other settings size engines, or fix windows drawn before.
@@ -180,10 +172,8 @@ def changes(recorded_config: FleetConfig, now: FleetConfig) -> list[str]:
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if fixed := [name for name in changed if not _is_adopted(name)]:
         settings = (_difference(name, old.get(name), new.get(name)) for name in fixed)
-        raise UserError(
-            f"nothing changed: these settings need a restart: {'; '.join(settings)}. Type `rose down "
-            "--keep-runs` and `rose up`, or restore them"
-        )
+        advice = "Type `rose down --keep-runs` and `rose up`, or restore them"
+        raise UserError(f"nothing changed: these settings need a restart: {'; '.join(settings)}. {advice}")
     return [f"{name}: {old[name]!r} -> {new[name]!r}" for name in changed]
 
 
@@ -191,12 +181,10 @@ def terms(config: FleetConfig) -> dict[str, Terms]:
     from rose.runtime.scheduling.messages import Terms
 
     coserving = config.coserving.model_dump(include=set(_ADOPTED["coserving"]))
+    serving = {device.id: config.serving_on(device) for device in config.device if device.pool == "serving"}
     return {
-        device.id: Terms(
-            **{name: getattr(config.serving_on(device), name) for name in _ADOPTED["serving"]}, coserving=coserving
-        )
-        for device in config.device
-        if device.pool == "serving"
+        device_id: Terms(**{name: getattr(table, name) for name in _ADOPTED["serving"]}, coserving=coserving)
+        for device_id, table in serving.items()
     }
 
 

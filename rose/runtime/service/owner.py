@@ -63,13 +63,10 @@ def ensure(plan: HostPlan) -> dict[str, str]:
         _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _last_record(state).get("ports", {})})
         # Ray ends this process with its attached children.
         command = ["setsid", "--fork", sys.executable, "-m", _MODULE, str(state), str(lock.fileno())]
-        started = subprocess.run(
-            command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[lock.fileno()]
-        )
+        null = subprocess.DEVNULL
+        started = subprocess.run(command, check=False, stdin=null, stdout=null, pass_fds=[lock.fileno()])
     if started.returncode:
-        raise DeploymentError(
-            f"{command[0]} ended with exit code {started.returncode}: free processes and memory of this host"
-        )
+        raise DeploymentError(f"setsid ended with exit code {started.returncode}: free processes and memory here")
     return {}
 
 
@@ -96,10 +93,8 @@ def stop(plan: HostPlan) -> None:
         if process is not None and runs(plan):
             process.send_signal(signal.SIGTERM)
         if time.monotonic() > deadline_s:
-            raise DeploymentError(
-                f"the process of the serving engines of host {plan.host!r} did not end within {_STOP_TIMEOUT_S:.0f} s: "
-                f"end the process with {plan.state / _LOCK} open (`fuser` shows it)"
-            )
+            late = f"the process of the serving engines did not end within {_STOP_TIMEOUT_S:.0f} s"
+            raise DeploymentError(f"{late}: end the process with {plan.state / _LOCK} open (`fuser` shows it)")
         time.sleep(_LOOK_S / 5)
     for kept in (plan.state / _RECORD, plan.memory / _FREE):
         kept.unlink(missing_ok=True)

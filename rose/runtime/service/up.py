@@ -245,10 +245,7 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
     hosts = [host.name for host in places.hosts(config)]
     names = [*hosts, CONTROLLER]
     if name not in names:
-        raise UserError(
-            f"fleet {config.name!r} has no part {name!r}{did_you_mean(name, names)}: give a host's name, or "
-            f"`{CONTROLLER}`"
-        )
+        raise UserError(f"fleet {config.name!r} has no part {name!r}{did_you_mean(name, names)}")
     address = address or _ray_address(config)
     fleet_memory = FleetMemory(config)
     remembered = fleet_memory.read()
@@ -260,10 +257,7 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
         part = host_part(name) if name in hosts else name
         with fleet_memory.alone(say):
             if (actor := fabric.find(part)) is None or part not in {known.name for known in fleet.parts}:
-                raise DeploymentError(
-                    f"the running fleet has no {part}: for a changed fleet file run `rose down --keep-runs` and "
-                    "`rose up`"
-                )
+                raise DeploymentError(f"the running fleet has no {part}: run `rose down --keep-runs` and `rose up`")
             say(f"{part} restarts")
             try:
                 fabric.answer(actor.stop.remote(False), _STOP_HOST_TIMEOUT_S)
@@ -380,10 +374,8 @@ def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_hos
 def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
     first = places.hosts(config)[0]
     if (resource := places.resource(first, fabric.node_address)) not in fabric.own_resources():
-        raise DeploymentError(
-            f"this host is not {first.name!r}, the first of fleet {config.name!r}: no Ray node here has {resource!r}. "
-            f"Run this on host {first.name!r}, or correct its `address` or `resource`"
-        )
+        problem = f"this host is not {first.name!r}, the first of fleet {config.name!r}: its Ray lacks {resource!r}"
+        raise DeploymentError(f"{problem}. Run this on host {first.name!r}, or correct its `address` or `resource`")
 
 
 def _ray_address(config: FleetConfig) -> str | None:
@@ -400,10 +392,8 @@ def _ray_address(config: FleetConfig) -> str | None:
 
 
 def _unknown_ray(config: FleetConfig) -> UserError:
-    return UserError(
-        f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray cluster by --address, or in "
-        "ROSE_RAY_ADDRESS. Only its first host knows the cluster"
-    )
+    known = "which only its first host knows"
+    return UserError(f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray by --address, {known}")
 
 
 def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
@@ -415,8 +405,6 @@ def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
     address_before = own_address or ("" if remembered is None or remembered.kept else remembered.ray_address)
     if address_before and address_before not in (address, fabric.address) and listens(address_before):
         fabric.leave()
-        raise UserError(
-            f"--address {address!r}: fleet {config.name!r} runs on the Ray at {address_before}. Omit --address, or end "
-            "it there by `rose down`"
-        )
+        problem = f"--address {address!r}: fleet {config.name!r} runs on the Ray at {address_before}"
+        raise UserError(f"{problem}. Omit --address, or end it there by `rose down`")
     return fabric

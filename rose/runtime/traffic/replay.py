@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -46,52 +46,40 @@ class _Call:
     body: dict[str, Any]
 
 
+@dataclass(slots=True, eq=False)
 class Replay:
     """Replays a trace, and records one `Request` for each that becomes due. Call `stop()` in its event loop."""
 
-    def __init__(
-        self,
-        fitted: FittedTrace,
-        target: Target,
-        serving: ServingConfig,
-        record: Callable[[Event], object],
-        *,
-        lease_at: Callable[[], str | None] = lambda: None,
-        seed: int = 0,
-        repeat: bool = False,
-        in_flight_max: int = 256,
-        timeout_s: float = 120.0,
-    ) -> None:
-        self.counts = Counts()
-        self._fitted = fitted
-        self._target = target
-        self._record = record
-        self._lease_at = lease_at
-        self._seed = seed
-        self._repeat = repeat
-        self._in_flight_max = in_flight_max
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._ttft_budget_ns = round(serving.ttft_budget_ms * _NS_PER_MS)
-        self._tpot_budget_ns = round(serving.tpot_budget_ms * _NS_PER_MS)
-        self._stopping = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+    fitted: FittedTrace
+    target: Target
+    serving: ServingConfig
+    record: Callable[[Event], object]
+    lease_at: Callable[[], str | None] = lambda: None
+    seed: int = 0
+    repeat: bool = False
+    in_flight_max: int = 256
+    timeout_s: float = 120.0
+    counts: Counts = field(default_factory=Counts)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def stop(self) -> None:
         self._stopping.set()
 
     async def run(self) -> Counts:
         """Replay until the trace ends or `stop` is called. If this task is cancelled, requests in flight fail."""
-        url = f"{self._target.url.rstrip('/')}/v1/completions"
-        headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}
+        url = f"{self.target.url.rstrip('/')}/v1/completions"
+        headers = {} if self.target.token is None else {"Authorization": f"Bearer {self.target.token}"}
         # Waiting for a connection would delay arrivals, and the server may close a kept one.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=self._timeout) as session:
+        timeout = aiohttp.ClientTimeout(total=self.timeout_s)
+        async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
             try:
                 async with asyncio.TaskGroup() as group:
                     for call in self._calls(monotonic_ns()):
                         if await self._stopped_by(call.due_ns):
                             break
-                        if len(self._tasks) >= self._in_flight_max:
+                        if len(self._tasks) >= self.in_flight_max:
                             self._refuse(call)
                             continue
                         task = group.create_task(self._send(session, url, call))
@@ -102,24 +90,24 @@ class Replay:
         return self.counts
 
     def _calls(self, began_ns: int) -> Iterator[_Call]:
-        trace = self._fitted.trace
+        trace = self.fitted.trace
         number = 0
         while True:
             for arrival, prompt, output in zip(
                 trace.arrival_ns.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
             ):
-                request_id = f"{trace.name}-{self._seed}-{number:09d}"
+                request_id = f"{trace.name}-{self.seed}-{number:09d}"
                 yield _Call(request_id, began_ns + arrival, prompt, output, self._body(request_id, prompt, output))
                 number += 1
-            if not self._repeat:
+            if not self.repeat:
                 return
-            began_ns += self._fitted.period_ns
+            began_ns += self.fitted.period_ns
 
     def _body(self, request_id: str, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
         return {
             "rid": unrecorded_id(),
             "prompt": prompt_text(request_id, prompt_tokens),
-            "model": self._target.model,
+            "model": self.target.model,
             "max_tokens": output_tokens,
             "ignore_eos": True,
             "stream": True,
@@ -138,7 +126,7 @@ class Replay:
 
     async def _send(self, session: aiohttp.ClientSession, url: str, call: _Call) -> None:
         self.counts.due += 1
-        lease_id = self._lease_at()
+        lease_id = self.lease_at()
         arrivals = Arrivals(monotonic_ns())
         reason: str | None = None
         try:
@@ -150,7 +138,7 @@ class Replay:
         except StreamError as error:
             reason = str(error)
         except TimeoutError:
-            reason = f"timeout after {self._timeout.total:g} s with {arrivals.tokens} tokens"
+            reason = f"timeout after {self.timeout_s:g} s with {arrivals.tokens} tokens"
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a line beyond aiohttp's limit.
             reason = f"{type(error).__name__}: {error}"
         except asyncio.CancelledError:
@@ -161,19 +149,19 @@ class Replay:
     def _refuse(self, call: _Call) -> None:
         self.counts.due += 1
         self.counts.refused += 1
-        reason = f"not sent: {self._in_flight_max} requests already wait for the server"
-        self._record_end(call, Arrivals(monotonic_ns()), self._lease_at(), reason)
+        reason = f"not sent: {self.in_flight_max} requests already wait for the server"
+        self._record_end(call, Arrivals(monotonic_ns()), self.lease_at(), reason)
 
     def _record_end(self, call: _Call, arrivals: Arrivals, lease_id: str | None, reason: str | None) -> None:
         if reason is None:
             self.counts.completed += 1
         else:
             self.counts.failed += 1
-        self._record(
+        self.record(
             Request(
                 source="client",
-                device_id=self._target.device_id,
-                engine_id=self._target.engine_id,
+                device_id=self.target.device_id,
+                engine_id=self.target.engine_id,
                 lease_id=lease_id,
                 request_id=call.request_id,
                 outcome="completed" if reason is None else "failed",
@@ -184,8 +172,8 @@ class Replay:
                 tpot_mean_ns=arrivals.tpot_mean_ns,
                 tpot_max_ns=arrivals.tpot_max_ns,
                 e2e_ns=monotonic_ns() - arrivals.sent_ns,
-                ttft_budget_ns=self._ttft_budget_ns,
-                tpot_budget_ns=self._tpot_budget_ns,
+                ttft_budget_ns=round(self.serving.ttft_budget_ms * _NS_PER_MS),
+                tpot_budget_ns=round(self.serving.tpot_budget_ms * _NS_PER_MS),
                 send_delay_ns=max(0, arrivals.sent_ns - call.due_ns),
                 reason=reason,
             )

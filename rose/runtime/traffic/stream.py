@@ -80,9 +80,8 @@ def _chunk(chunk: dict[str, Any], at_ns: int, arrivals: Arrivals) -> str | None:
             arrivals.tokens = max(arrivals.tokens, usage.get("completion_tokens", 0))
         return None
     choice = choices[0]
-    arrivals.add(
-        at_ns, usage.get("completion_tokens", 0) - arrivals.timed_tokens if usage else int(bool(choice.get("text")))
-    )
+    total = usage.get("completion_tokens", 0) if usage else arrivals.timed_tokens + bool(choice.get("text"))
+    arrivals.add(at_ns, total - arrivals.timed_tokens)
     finish: str | None = choice.get("finish_reason")
     return finish
 

@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,6 @@ from rose.config import TrafficConfig
 from rose.errors import UserError
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
 _NS_PER_S = 1_000_000_000
 _SAMPLES = Path(__file__).parents[3] / "sample_traces"
 Ints = npt.NDArray[np.int64]
@@ -57,16 +57,13 @@ def read(path: Path) -> Trace:
     """Return the trace in a file, whose rows may be in any order. Raises TraceError."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file)
-            header = next(rows, [])
+            rows = csv.DictReader(file)
+            header = list(rows.fieldnames or ())
             if missing := [column for column in COLUMNS if column not in header]:
                 raise TraceError(f"trace {path}, line 1: no column {', '.join(missing)}; it has {header}")
-            places = [header.index(column) for column in COLUMNS]
-            requests = [_row(path, rows.line_num, row, places) for row in rows if row]
+            requests = [_request(f"trace {path}, line {rows.line_num}", row) for row in rows]
     except OSError as error:
-        raise TraceError(
-            f"cannot read trace {path}: {error.strerror}. Set traffic.trace to a CSV file, or to `bursty`."
-        )
+        raise TraceError(f"cannot read trace {path}: {error.strerror}. Set traffic.trace to a CSV file, or to `bursty`")
     except (UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"trace {path} is not a CSV text file: {error}")
     if not requests:
@@ -115,33 +112,28 @@ def fit(
     return FittedTrace(fitted, len(chosen) / count, prompt_scale, output_scale, time_scale, period_ns)
 
 
-def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int, int, int]:
-    values = []
-    for column, place in zip(COLUMNS, places, strict=True):
-        if place >= len(row):
-            raise TraceError(f"trace {path}, line {line}: no value for {column}, the row has {len(row)} values")
-        values.append(row[place].strip())
-    if (arrival_ns := _timestamp_ns(values[0])) is None:
-        raise TraceError(
-            f"trace {path}, line {line}, column TIMESTAMP: {values[0]!r} is not a time like 2023-11-16 18:17:03.9799600"
-        )
-    lengths = []
-    for column, value in zip(COLUMNS[1:], values[1:], strict=True):
-        # Longer values would not fit the arrays.
-        if not re.fullmatch(r"[0-9]{1,10}", value) or int(value) < 1:
-            raise TraceError(f"trace {path}, line {line}, column {column}: {value!r} is not a whole number from 1")
-        lengths.append(int(value))
-    return arrival_ns, lengths[0], lengths[1]
+def _request(place: str, row: Mapping[str, str | None]) -> list[int]:
+    request: list[int] = []
+    for column in COLUMNS:
+        value, time = (row[column] or "").strip(), column == "TIMESTAMP"
+        try:
+            request.append(_timestamp_ns(value) if time else _length(value))
+        except ValueError:
+            expected = "a time like 2023-11-16 18:17:03.979960" if time else "a whole number from 1"
+            raise TraceError(f"{place}, column {column}: {value!r} is not {expected}") from None
+    return request
 
 
-def _timestamp_ns(text: str) -> int | None:
-    if (match := _TIMESTAMP.fullmatch(text)) is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(match[1] + (match[3] or "+00:00"))
-    except ValueError:
-        return None
-    return int(moment.astimezone(UTC).timestamp()) * _NS_PER_S + int((match[2] or "0").ljust(9, "0"))
+def _timestamp_ns(text: str) -> int:
+    moment = datetime.fromisoformat(text)
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e6) * 1_000
+
+
+def _length(text: str) -> int:
+    # Longer values would not fit the arrays.
+    if re.fullmatch("[0-9]{1,10}", text) is None or int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 def _scale_down(lengths: Ints, tokens_max: int) -> float:

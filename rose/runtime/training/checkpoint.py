@@ -42,9 +42,7 @@ class Checkpoint:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = _locked(folder / "lock")
         except OSError as error:
-            raise CheckpointError(
-                f"--checkpoint {folder} cannot be used ({error.strerror}): give a folder that this user can write"
-            ) from None
+            raise CheckpointError(f"--checkpoint {folder} cannot be used ({error.strerror}): give another") from None
 
     @property
     def weights(self) -> Path:
@@ -66,15 +64,8 @@ class Checkpoint:
             recorded = content.get(table, now)
             for field in now.keys() - _MAY_CHANGE:
                 if recorded.get(field, now[field]) != now[field]:
-                    raise CheckpointError(
-                        f"{table}.{field} is {now[field]!r} but the run in {self.folder} began with "
-                        f"{recorded[field]!r}: restore it, or start another run in another folder"
-                    )
-
-    def tables(self) -> tuple[TaskConfig, TrainingConfig] | None:
-        if (content := self._read("run.json")) is None:
-            return None
-        return TaskConfig.model_validate(content["task"]), TrainingConfig.model_validate(content["training"])
+                    changed = f"{table}.{field} is {now[field]!r} but the run began with {recorded[field]!r}"
+                    raise CheckpointError(f"{changed}: restore it, or use another folder than {self.folder}")
 
     def save_update(self, trainer: Trainer, verdicts: list[Verdict], event: Step) -> None:
         pending = {"verdicts": [asdict(verdict) for verdict in verdicts], "step": asdict(event)}

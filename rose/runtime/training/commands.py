@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rose.private_files import TemporaryFolder
+from rose.runtime.service.commands import MaybeFileOption, TokenOption, UrlOption
 from rose.terminal import echo, echo_data, user_errors
 
 if TYPE_CHECKING:
@@ -20,27 +21,15 @@ if TYPE_CHECKING:
 
 
 def train_command(
-    url: Annotated[
-        str | None,
-        typer.Option(
-            envvar="ROSE_URL", help="URL of the controller, such as http://10.0.0.1:30100. Default: this host's."
-        ),
-    ] = None,
-    token: Annotated[str | None, typer.Option(envvar="ROSE_TOKEN", help="Token of the controller.")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Fleet file with task, training, rollout and tags.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run, in the ledger and on screens. Default: the task's.")
-    ] = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    config: MaybeFileOption = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run in the ledger. Default: the task's.")] = None,
     team: Annotated[str | None, typer.Option(help="Paying team. Default: the file's tag `team`.")] = None,
     steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder to save the run in after each update.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --checkpoint.")] = False,
-    device: Annotated[
-        str | None, typer.Option(help="The trainer's device on this host, which the run pays for.")
-    ] = None,
-    wait: Annotated[float, typer.Option(help="Maximum seconds to wait for a ready fleet.", min=0)] = 0.0,
+    device: Annotated[str | None, typer.Option(help="The trainer's device here, which the run pays for.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each step.")] = False,
 ) -> None:
     """Train a policy on the task of a fleet file. Ctrl-C stops the training, and --resume continues it."""
@@ -70,7 +59,6 @@ def train_command(
             resume=resume,
             steps=steps,
             device=device,
-            wait_s=wait,
         )
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rose.client import Run, Trajectory
 from rose.clock import monotonic_ns
@@ -102,10 +103,8 @@ class TrainLoop:
         update = self._checkpoint.load_update(self._trainer)
         version = self._trainer.version
         if self._run.version is not None and self._run.version > version:
-            raise CheckpointError(
-                f"{self._checkpoint.folder} is at version {version} and run {self._run.run_id} at {self._run.version}: "
-                "give the run's last checkpoint"
-            )
+            late = f"{self._checkpoint.folder} is at version {version} and the run at {self._run.version}"
+            raise CheckpointError(f"{late}: give the run's last checkpoint")
         publish_ns = self._publish()
         if update is not None:
             judgements, step = update
@@ -222,6 +221,7 @@ def step_event(
 ) -> Step:
     """Return the event of a step without its lost trajectories. `total_ns` ends with the training."""
     trajectories = _not_lost(trajectories)
+    means: dict[str, Any] = {name: _finite(getattr(stats, name)) for name in ("loss", "entropy", "kl", "grad_norm")}
     return Step(
         policy_version=stats.version,
         step=step,
@@ -229,10 +229,7 @@ def step_event(
         trajectories=len(trajectories),
         trajectories_accepted=sum(trajectory.accepted for trajectory in trajectories),
         reward_mean=sum(trajectory.reward for trajectory in trajectories) / max(1, len(trajectories)),
-        loss=_finite(stats.loss),  # A diverged update must not stop its run.
-        entropy=_finite(stats.entropy),
-        kl=_finite(stats.kl),
-        grad_norm=_finite(stats.grad_norm),
+        **means,
         tokens_trained=stats.tokens_trained,
         rollout_ns=rollout_ns,
         train_ns=train_ns,
@@ -259,4 +256,5 @@ def _not_lost(trajectories: Sequence[PlayedTrajectory]) -> list[PlayedTrajectory
 
 
 def _finite(value: float) -> float | None:
+    # A diverged update must not stop its run.
     return value if math.isfinite(value) else None

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rose import client
-from rose.client.control import wait_ready
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig, TaskConfig, TrainingConfig
 from rose.errors import UserError, did_you_mean
 from rose.events import Step
@@ -36,28 +35,22 @@ def train(
     resume: bool = False,
     steps: int | None = None,
     device: str | None = None,
-    wait_s: float = 0.0,
 ) -> str:
     """Train to the last step, and return the run's id. A `kept` folder can be resumed. Raises UserError."""
     trainer_device = _device(fleet, device)
-    page = None if device is None or wait_s else page_of(device)
+    page = None if device is None else page_of(device)
     if fleet is not None and trainer_device is not None:
-        os.sched_setaffinity(
-            0, host_cores(device_config for device_config in fleet.device if device_config.host == trainer_device.host)
-        )
+        os.sched_setaffinity(0, host_cores(known for known in fleet.device if known.host == trainer_device.host))
     with ExitStack() as stack:
         checkpoint = Checkpoint(folder)
         stack.callback(checkpoint.close)
         if (begun := checkpoint.run_id()) is not None and not resume:
             raise CheckpointError(f"{folder} has run {begun}: give --resume to continue it, or another folder")
-        if fleet is not None:
-            task, training = fleet.task, fleet.training
-        else:
-            task, training = checkpoint.tables() or (TaskConfig(), TrainingConfig())
+        task, training = (TaskConfig(), TrainingConfig()) if fleet is None else (fleet.task, fleet.training)
         if steps is not None:
             training = training.model_copy(update={"steps": steps})
         model = (RolloutConfig() if fleet is None else fleet.rollout).model
-        if not resume and not wait_s:
+        if not resume:
             _check_fleet(url, token, model)
         environment = stack.enter_context(Task(task))
         # torch reads the number of threads when it is loaded.
@@ -72,7 +65,11 @@ def train(
         elif resume:
             say(f"no run in {folder} yet: starting a run")
         tags = {} if fleet is None else fleet.tags
-        weights = _model(model, fleet, task, training, say)
+        cache = Path("~/.cache/rose" if fleet is None else fleet.cache).expanduser()
+        if model == models.FROZENLAKE:
+            weights = warm_start.resolve(task, cache, say, seed=training.seed)
+        else:
+            weights = models.resolve(model, cache, say)
         torch.set_num_threads(training.threads)
         trainer = Trainer(
             weights,
@@ -98,9 +95,6 @@ def train(
         if begun is None:
             checkpoint.begin(run.run_id, task, training)
         players = stack.enter_context(Players(run.address, environment, weights, training.temperature))
-        if wait_s:
-            wait_ready(url, token, wait_s, say)
-            page = None if device is None else page_of(device)
         loop = TrainLoop(run, training, trainer, players, checkpoint, train_time=TrainTime(page), say=say, done=done)
         try:
             loop.run()
@@ -122,18 +116,7 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
 
 
 def _check_fleet(url: str, token: str | None, model: str) -> None:
-    models = ControllerClient(url, token).status()["models"]
-    if models and model not in models:
-        raise TrainError(
-            f"the rollout model here is {model!r}, but the fleet at {url} has {' or '.join(map(repr, models))}: "
-            "give its fleet file by --config"
-        )
-
-
-def _model(
-    model: str, fleet: FleetConfig | None, task: TaskConfig, training: TrainingConfig, say: Callable[[str], None]
-) -> Path:
-    cache = Path("~/.cache/rose" if fleet is None else fleet.cache).expanduser()
-    if model == models.FROZENLAKE:
-        return warm_start.resolve(task, cache, say, seed=training.seed)
-    return models.resolve(model, cache, say)
+    names = ControllerClient(url, token).status()["models"]
+    if names and model not in names:
+        known = " or ".join(map(repr, names))
+        raise TrainError(f"the model is {model!r}, but the fleet at {url} has {known}: give its file by --config")

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rose.clock import monotonic_ns
-from rose.errors import UserError
+from rose.errors import UserError, did_you_mean
 from rose.runtime.coserving.page import ArbiterPage, PageError, Party, SectionHeldError, Span
 
 
@@ -63,10 +63,6 @@ def page_of(device_id: str) -> Path:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise NoPageError(
-            f"device {device_id!r} is on {len(matches)} fleets of this host: {', '.join(map(str, matches))}"
-        )
-    devices = ", ".join(sorted({page.parent.name for page in pages})) or "none"
-    raise NoPageError(
-        f"no agent on this host has device {device_id!r} (it has {devices}): correct the name, or train elsewhere"
-    )
+        raise NoPageError(f"{len(matches)} fleets here have device {device_id!r}: {', '.join(map(str, matches))}")
+    near = did_you_mean(device_id, {page.parent.name for page in pages})
+    raise NoPageError(f"no agent on this host has device {device_id!r}{near}")

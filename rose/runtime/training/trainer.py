@@ -43,9 +43,8 @@ class Trainer:
         self.version = 0
         self._training = training
         # With a short memory of squared gradients, noise moves parameters without a signal.
-        self._optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=0.0
-        )
+        parameters, rate = self.policy.parameters(), training.learning_rate
+        self._optimizer = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.999), weight_decay=0.0)
 
     def weights(self) -> dict[str, Tensor]:
         return self.policy.weights()

@@ -10,7 +10,7 @@ from rose.runtime.rollout.agent import Rules, play, trajectory_event, verdict
 from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentFailedError, Here
 from rose.runtime.rollout.frozenlake import FrozenLake
-from rose.runtime.rollout.trajectory import Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Game, Trajectory, Verifier
 
 TASK = TaskConfig(size=3, frozen_share=1.0)
 RULES = Rules(task=TASK, verifier=Verifier(name="frozenlake-goal", version="1", threshold=1.0))
@@ -53,7 +53,7 @@ class Scripted:
 
 def run(generate: Scripted) -> Trajectory:
     lake = Here(FrozenLake(TASK))
-    return asyncio.run(play(RULES, lake, generate, trajectory_id="t", group_id="g", step=4, seed=0))
+    return asyncio.run(play(RULES, lake, generate, Game(trajectory_id="t", group_id="g", seed=0, number=0), 4))
 
 
 def test_a_goal_is_reached_turn_by_turn() -> None:
@@ -134,7 +134,7 @@ def shop(conversation: Conversation, answers: list[str], *, fail_at: str = "", s
     verifier = Verifier(name="price", version="3", threshold=0.5)
     rules = Rules(task=task, verifier=verifier, conversation=conversation, rechecks=True)
     generate = Chatting(conversation, answers)
-    playing = play(rules, Shop(fail_at), generate, trajectory_id=name, group_id="g", step=0, seed=1)
+    playing = play(rules, Shop(fail_at), generate, Game(trajectory_id=name, group_id="g", seed=1, number=0), 0)
     return asyncio.run(playing), generate.prompts
 
 

@@ -1,7 +1,6 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rose.runtime.scheduling import demand as demand_module
 from rose.runtime.scheduling.demand import HOLD_NS, Answers, Demand, differs
 from rose.runtime.scheduling.messages import HeartbeatReply
 
@@ -39,31 +38,21 @@ def test_what_differs_is_seen_whoever_asks(before, after):
 @example([(WANTS_2, False), (WANTS_1, True), (WANTS_2, True)])
 @given(st.lists(st.tuples(replies, st.booleans())))
 def test_an_agent_that_polls_never_misses_a_change(history):
-    answers, seen, last, numbers = Answers(first=5), 0, None, []
+    answers, seen, last, numbers = Answers(), 0, None, []
     for now, arrives in history:
-        if answers.due("d", seen, now):
-            number = answers.give("d", seen, now).seq
+        if answers.due(seen, now):
+            number = answers.give(seen, now).seq
             numbers.append(number)
-            assert not answers.due("d", number, now)
+            assert not answers.due(number, now)
             if arrives:  # else the answer was lost on its way
                 seen, last = number, now
         else:
             assert last is not None
             assert not differs(now, last)
-            assert answers.give("d", seen, now).seq == seen
+            assert answers.give(seen, now).seq == seen
     assert numbers == sorted(numbers)
 
 
-def test_devices_are_answered_apart_and_forgotten(monkeypatch):
-    monkeypatch.setattr(demand_module, "DEVICES_MAX", 1)
-    answers, reply = Answers(first=0), HeartbeatReply()
-    number = answers.give("a", 0, reply).seq
-    assert answers.due("b", number, reply)
-    assert not answers.due("a", number, reply)
-    answers.give("b", 0, reply)
-    assert answers.due("a", number, reply)
-
-
 def test_numbers_of_a_gateway_that_comes_back_are_later():
-    first = Answers().give("a", 0, HeartbeatReply())
-    assert Answers().give("a", 0, HeartbeatReply()).seq > first.seq
+    first = Answers().give(0, HeartbeatReply())
+    assert Answers().give(0, HeartbeatReply()).seq > first.seq

@@ -179,7 +179,6 @@ def test_what_lies_between_a_host_and_an_origin_is_by_where_the_origin_is():
         ('id = "r2"\nhost = "other"', 'id = "r2"\nhost = "x"', "on host 'x', but the [[host]] tables are"),
         ('host = "0.0.0.0"', 'host = "127.0.0.1"', "gateway.host '127.0.0.1' is not reachable"),
         ("cores = [1]", "cores = [0]", "core 0 belongs to both 's2' and 'r2'"),
-        ("port = 30100", "port = 30000", "serving_url of device 's1' and gateway.port are both port 30000"),
     ],
 )
 def test_hosts_that_do_not_go_together_are_refused(old, new, named):

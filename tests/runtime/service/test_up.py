@@ -308,7 +308,7 @@ def test_a_fleet_is_begun_and_ended_on_its_first_host_alone(tmp_path, cluster, m
     config = fleet(tmp_path, TWO_HOSTS)
     monkeypatch.setattr(Here, "own_resources", lambda _: {"node:127.0.0.2"})
     for act in (up.up, up.down):
-        with pytest.raises(DeploymentError, match=r"this host is not 'one', the first .* no Ray node here has 'node"):
+        with pytest.raises(DeploymentError, match=r"this host is not 'one', the first .* its Ray lacks 'node"):
             act(config, Here.address, print)
     assert cluster.actors == {}
     assert remembered(tmp_path) is None
@@ -316,7 +316,7 @@ def test_a_fleet_is_begun_and_ended_on_its_first_host_alone(tmp_path, cluster, m
 
 def test_where_several_hosts_have_their_ray_is_known_to_the_first_host_and_asked_for_elsewhere(tmp_path, cluster):
     config = fleet(tmp_path, TWO_HOSTS)
-    with pytest.raises(UserError, match="has 2 hosts: name their Ray cluster by --address"):
+    with pytest.raises(UserError, match="has 2 hosts: name their Ray by --address"):
         up.down(config, None, print)
     started(config)
     cluster.joined.clear()

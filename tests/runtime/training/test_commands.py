@@ -81,4 +81,4 @@ def test_a_fleet_that_is_not_there_is_said_before_a_model_is_made(monkeypatch, t
     assert (done.exit_code, done.output.count("\n")) == (1, 1)
     assert "no controller answers at http://127.0.0.1:9" in done.output
     done = CliRunner().invoke(cli.app, ["train"])
-    assert "start it with `rose up`, or give the address from `rose up` by --url" in done.output
+    assert "start it with `rose up`, or give its address by --url" in done.output

@@ -184,7 +184,7 @@ def test_a_folder_that_holds_a_run_is_not_begun_in_again_nor_with_other_tables(t
     kept.close()
     with pytest.raises(CheckpointError, match="has run run-1: give --resume"):
         learn(tmp_path, url, tiny_policy, steps=3, resume=False)
-    with pytest.raises(CheckpointError, match=r"training\.seed is 0 but the run .* began with 3"):
+    with pytest.raises(CheckpointError, match=r"training\.seed is 0 but the run began with 3"):
         learn(tmp_path, url, tiny_policy, steps=3)
 
 

@@ -19,7 +19,7 @@ def page():
 
 
 def test_what_is_done_inside_a_span_is_train_time_of_a_device_that_has_an_agent(page):
-    with pytest.raises(NoPageError, match=rf"no agent on this host has device 'gpu-9' .*{page.path.parent.name}"):
+    with pytest.raises(NoPageError, match=rf"no agent on this host has device 'gpu-9'.*{page.path.parent.name}"):
         page_of("gpu-9")
     time = TrainTime(page_of(page.path.parent.name))
     with time.span():

@@ -98,13 +98,8 @@ class EnvironmentWorkers:
         task = self.task
         self._socket = self._folder.path / f"{time.monotonic_ns()}"
         settings = task.model_dump(include={"environment", "options", "memory_mb_max", "call_s_max"})
-        command = [
-            task.python or sys.executable,
-            "-P",
-            environment_server.__file__,
-            str(self._socket),
-            json.dumps(settings),
-        ]
+        program = [environment_server.__file__, str(self._socket), json.dumps(settings)]
+        command = [task.python or sys.executable, "-P", *program]
         try:
             self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
         except OSError as error:
@@ -114,11 +109,8 @@ class EnvironmentWorkers:
             answer = json.loads(output.read() or b'{"error": "its process died"}')
         if "error" in answer:
             self._server.wait()
-            raise EnvironmentStartError(
-                answer["error"]
-                if answer.get("user")
-                else f"task.environment {task.environment!r} cannot be loaded: {answer['error']}"
-            )
+            context = "" if answer.get("user") else f"task.environment {task.environment!r} cannot be loaded: "
+            raise EnvironmentStartError(context + answer["error"])
         self.traits = Traits(**answer)
 
 

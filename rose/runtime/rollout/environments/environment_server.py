@@ -120,9 +120,8 @@ def _text(error: Exception) -> str:
 def find_rose() -> None:
     """Make `rose` importable from the folder of this file, but no package beside `rose`."""
     folder = Path(__file__).resolve().parents[3]
-    spec = importlib.util.spec_from_file_location(
-        "rose", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
+    places = [str(folder)]
+    spec = importlib.util.spec_from_file_location("rose", folder / "__init__.py", submodule_search_locations=places)
     assert spec is not None
     sys.modules["rose"] = importlib.util.module_from_spec(spec)
 

@@ -62,10 +62,7 @@ class _GymnasiumText:
         spaces = {"observations": self._environment.observation_space, "actions": self._environment.action_space}
         for what, space in spaces.items():
             if not isinstance(space, Text):
-                raise EnvironmentNameError(
-                    f"task.environment 'gymnasium:{name}' has {what} of {space}, which are not text: wrap it in an "
-                    "environment with Text spaces"
-                )
+                raise EnvironmentNameError(f"task.environment 'gymnasium:{name}' has {what} of {space}, not of Text")
 
     def reset(self, seed: int) -> str:
         return str(self._environment.reset(seed=seed)[0])
@@ -92,17 +89,13 @@ def load(name: str, options: Mapping[str, Any]) -> Callable[[], Environment]:
         return lambda: Arithmetic(**options)
     points = {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
     if name not in points:
-        raise EnvironmentNameError(
-            f"task.environment {name!r} is not built in, gymnasium:ID, verifiers:NAME, or an entry point "
-            f"of group {GROUP!r} in this Python{did_you_mean(name, {FROZENLAKE, 'arithmetic', *points})}"
-        )
+        near = did_you_mean(name, {FROZENLAKE, "arithmetic", "gymnasium:ID", "verifiers:NAME", *points})
+        raise EnvironmentNameError(f"unknown task.environment {name!r} in this Python{near}")
     make: Callable[..., Environment] = points[name].load()
     return lambda: make(**options)
 
 
 def _need(name: str, package: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise EnvironmentNameError(
-            f"task.environment {name!r} needs the package {package!r}, which this Python does not have: "
-            f"`pip install {package}`, or set task.python to the Python of a virtual environment that has it"
-        )
+        advice = f"`pip install {package}`, or set task.python to a Python that has it"
+        raise EnvironmentNameError(f"task.environment {name!r} needs the package {package!r}: {advice}")

@@ -33,10 +33,8 @@ class VerifiersTasks:
         if not self._tasks:
             raise EnvironmentNameError(f"task.environment 'verifiers:{name}' has no tasks")
         if why := _unsupported(self._env, self._tasks[0]):
-            raise EnvironmentNameError(
-                f"task.environment 'verifiers:{name}' {why}: run it with `verifiers` itself, against the fleet's "
-                "OpenAI address"
-            )
+            advice = "run it with `verifiers` itself, against the fleet's OpenAI address"
+            raise EnvironmentNameError(f"task.environment 'verifiers:{name}' {why}: {advice}")
 
     def environment(self) -> VerifiersEnvironment:
         return VerifiersEnvironment(self._env, self._tasks)

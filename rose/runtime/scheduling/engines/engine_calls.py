@@ -25,6 +25,7 @@ _REPEAT_S = 0.25  # An abort may overtake its turn, so it is repeated.
 _REFUSALS = frozenset({400, 413, 422})
 _IDLE_S = 1.0
 _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_Response = AbstractAsyncContextManager[aiohttp.ClientResponse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,8 @@ class EngineCalls:
     def _session(self) -> aiohttp.ClientSession:  # Needs a running event loop.
         # SGLang closes idle connections after 5 s.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, socket_factory=watched_socket)
-        return aiohttp.ClientSession(
-            connector=connector, timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
-        )
+        no_limit, no_cookies = aiohttp.ClientTimeout(total=None), aiohttp.DummyCookieJar()
+        return aiohttp.ClientSession(connector=connector, timeout=no_limit, cookie_jar=no_cookies)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -95,9 +95,8 @@ class EngineCalls:
         }
         item.waiting = asyncio.current_task()
         try:
-            reply = await (
-                self._post(report, body) if turn.news is None else self._stream(report, body | {"stream": True}, turn)
-            )
+            streamed = turn.news is not None
+            reply = await (self._stream(report, body, turn) if streamed else self._post(report, body))
         except asyncio.CancelledError:
             self._spawn(self._abort(report, item.request_id))
             # Tokens streamed before the engine was given up count.
@@ -163,13 +162,10 @@ class EngineCalls:
             async with asyncio.timeout(2.0), self._generate(engine, body) as response:
                 await response.read()
 
-    def _generate(
-        self, engine: EngineReport, body: dict[str, Any]
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def _generate(self, engine: EngineReport, body: dict[str, Any]) -> _Response:
         headers = {"Content-Type": "application/json", **authorization(engine.token)}
-        return self._session.post(
-            f"{engine.url}/generate", data=msgspec.json.encode(body), headers=headers, allow_redirects=False
-        )
+        url, data = f"{engine.url}/generate", msgspec.json.encode(body)
+        return self._session.post(url, data=data, headers=headers, allow_redirects=False)
 
     async def _post(self, engine: EngineReport, body: dict[str, Any]) -> _Reply:
         try:
@@ -182,7 +178,7 @@ class EngineCalls:
 
     async def _stream(self, engine: EngineReport, body: dict[str, Any], turn: Turn) -> _Reply:
         try:
-            async with self._generate(engine, body) as response:
+            async with self._generate(engine, body | {"stream": True}) as response:
                 if response.status != 200:
                     return _Reply(response.status, error=await response.text("utf-8", errors="replace"))
                 async for line in _lines(response.content):

@@ -30,12 +30,8 @@ _CAPABILITIES = (
     *("pause_generation", "continue_generation", "update_weights_from_disk", "pull_weights"),
     *("load_lora_adapter", "flush_cache", "abort_request"),
 )
-_UPDATE_FIELDS = frozenset(
-    (
-        *("model_path", "weight_dir", "weight_version", "version", "load_format", "abort_all_requests", "flush_cache"),
-        *("is_async", "keep_pause", "torch_empty_cache", "token_step", "step"),
-    )
-)
+_VERSION_FIELDS = {"model_path", "weight_dir", "weight_version", "version", "load_format", "token_step", "step"}
+_UPDATE_FLAGS = {"abort_all_requests", "flush_cache", "is_async", "keep_pause", "torch_empty_cache"}
 
 
 class Paths:
@@ -46,15 +42,13 @@ class Paths:
         """Return the routes. A prefix with `{run_id}` chooses the run."""
         both = ["GET", "POST"]
         paths: list[tuple[str, Handle, list[str]]] = [
-            ("/v1/completions", self.completions, ["POST"]),
-            ("/v1/chat/completions", self.chat, ["POST"]),
+            ("/v1/completions", self._turns(openai.CompletionRequest, openai.read_completion), ["POST"]),
+            ("/v1/chat/completions", self._turns(openai.ChatRequest, openai.read_chat), ["POST"]),
             ("/v1/models", self.models, ["GET"]),
             ("/v1/models/{model:path}", self.model, ["GET"]),
-            ("/tokenize", self.tokenize, ["POST"]),
-            ("/v1/tokenize", self.tokenize, ["POST"]),
-            ("/detokenize", self.detokenize, ["POST"]),
-            ("/v1/detokenize", self.detokenize, ["POST"]),
-            ("/inference/v1/generate", self.inference, ["POST"]),
+            *((path, self.tokenize, ["POST"]) for path in ("/tokenize", "/v1/tokenize")),
+            *((path, self.detokenize, ["POST"]) for path in ("/detokenize", "/v1/detokenize")),
+            ("/inference/v1/generate", self._turns(openai.TokensRequest, openai.read_tokens), ["POST"]),
             ("/generate", self.generate, ["POST", "PUT"]),
             *((path, self.server_info, ["GET"]) for path in ("/server_info", "/get_server_info")),
             *((path, self.model_info, ["GET"]) for path in ("/model_info", "/get_model_info")),
@@ -72,26 +66,19 @@ class Paths:
             ("/pull_weights", self.pull, ["POST"]),
             *((path, self.load_adapter, ["POST"]) for path in ("/load_lora_adapter", "/v1/load_lora_adapter")),
             *((path, self.unload_adapter, ["POST"]) for path in ("/unload_lora_adapter", "/v1/unload_lora_adapter")),
-            ("/v1/rl/workers", self.rl_workers, ["GET"]),
-            ("/v1/rl/workers/{worker:path}", self.rl_workers, ["GET"]),
+            *((path, self.rl_workers, ["GET"]) for path in ("/v1/rl/workers", "/v1/rl/workers/{worker:path}")),
             ("/v1/rl/engine/{path:path}", self.rl_engine, both),
         ]
         return [Route(prefix + path, handle, methods=methods) for path, handle, methods in paths]
 
-    async def completions(self, request: Request) -> Response:
-        return await self._turns(request, openai.CompletionRequest, openai.read_completion)
+    def _turns(self, kind: type[T], read_turns: ReadTurns[T]) -> Handle:
+        async def handle(request: Request) -> Response:
+            body = kind.model_validate_json(await read(request.receive))
+            run = self._service.run_of(request.scope, body.model)
+            made = await read_turns(body, self._service, run, _session(request))
+            return await _answer(request, body.stream, made.answer, made.events)
 
-    async def chat(self, request: Request) -> Response:
-        return await self._turns(request, openai.ChatRequest, openai.read_chat)
-
-    async def inference(self, request: Request) -> Response:
-        return await self._turns(request, openai.TokensRequest, openai.read_tokens)
-
-    async def _turns(self, request: Request, kind: type[T], read_turns: ReadTurns[T]) -> Response:
-        body = kind.model_validate_json(await read(request.receive))
-        run = self._service.run_of(request.scope, body.model)
-        made = await read_turns(body, self._service, run, _session(request))
-        return await _answer(request, body.stream, made.answer, made.events)
+        return handle
 
     async def generate(self, request: Request) -> Response:
         body = await _json(request)
@@ -197,9 +184,7 @@ class Paths:
         if request.method == "POST":
             body = await _json(request)
             if not str(body.get("url", "")).rstrip("/") == self._url(request):
-                raise RequestError(
-                    f"url is {str(body.get('url'))[:60]!r}: reach the fleet's engines at {self._url(request)} only"
-                )
+                raise RequestError(f"url is {str(body.get('url'))[:60]!r}: the only worker is {self._url(request)}")
             return JSONResponse({"status": "accepted", "worker_id": _WORKER, "url": self._url(request)}, 202)
         stats = {"prefill_count": 0, "decode_count": 0, "regular_count": 1}
         return JSONResponse({"workers": [self._worker(request)], "total": 1, "stats": stats})
@@ -263,7 +248,7 @@ class Paths:
     async def update(self, request: Request) -> Response:
         """Publish a folder of this host as the next version of the run."""
         body = await _json(request)
-        sglang.check_known(body, _UPDATE_FIELDS)
+        sglang.check_known(body, frozenset(_VERSION_FIELDS | _UPDATE_FLAGS))
         if body.get("load_format") not in (None, "auto", "safetensors"):
             raise RequestError(f"load_format is {str(body['load_format'])[:60]!r}: give auto, or leave it out")
         folder = _folder(body, "weight_dir" if "weight_dir" in body else "model_path")
@@ -299,9 +284,8 @@ class Paths:
         sglang.check_known(body, frozenset({"lora_name", "lora_path", "pinned"}))
         name, folder = _text(body, "lora_name"), _folder(body, "lora_path")
         run, origins = self._publishing(request)
-        version = await origins.publish(
-            run, Path(folder), _version(run, name.rpartition("-v")[2], "the version in lora_name")
-        )
+        wanted = _version(run, name.rpartition("-v")[2], "the version in lora_name")
+        version = await origins.publish(run, Path(folder), wanted)
         self._controller.runs.note_adapters(run, {**run.facts.adapters, name: version})
         message = f"merged into the model's weights as version {version}"
         answer = {"success": True, "error_message": "", "message": message, "loaded_adapters": {name: folder}}
@@ -366,11 +350,8 @@ def _version(run: Run, value: object, name: str = "weight_version") -> int | Non
         return None
     newest = run.facts.version
     if version is not None and newest is not None and version < newest:
-        raise RefusedError(
-            409,
-            f"{name} is {value}, and run {run.run_id!r} is at version {newest}: give a higher version, or close it "
-            f"(DELETE /runs/{run.run_id}) and open another run",
-        )
+        why = f"{name} is {value}, and run {run.run_id!r} is at version {newest}"
+        raise RefusedError(409, f"{why}: give a higher version, or open another run")
     return version
 
 

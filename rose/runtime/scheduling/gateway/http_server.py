@@ -3,8 +3,7 @@
 import asyncio
 import functools
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Self
 
 import uvicorn
@@ -45,9 +44,8 @@ class HttpServer:
             timeout_keep_alive=int(IDLE_S),
             timeout_graceful_shutdown=_STOP_S,
         )
-        self._server = _Server(config)
+        self._server = uvicorn.Server(config)
         self._listening: socket.socket | None = None
-        self._serving: asyncio.Task[None] | None = None
 
     @property
     def stopping(self) -> bool:
@@ -66,14 +64,16 @@ class HttpServer:
         if self._listening is None:
             self.bind()
         assert self._listening is not None
-        self._serving = asyncio.create_task(self._server.serve([self._listening]))
-        await self._server.listening.wait()
+        # `serve` would take over signals, and poll.
+        self._server.config.load()
+        self._server.lifespan = self._server.config.lifespan_class(self._server.config)
+        await self._server.startup([self._listening])
         self._listening.listen(BACKLOG)
 
     async def stop(self) -> None:
-        self._server.end()
-        if self._serving is not None:
-            await self._serving
+        self._server.should_exit = True
+        if self._server.started and self._listening is not None:
+            await self._server.shutdown([self._listening])
         elif self._listening is not None:
             self._listening.close()
 
@@ -91,28 +91,6 @@ class _Protocol(LimitedProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and cycle.disconnected and (gone := cycle.scope["state"].get(ON_CLIENT_GONE)) is not None:
             gone()
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listening, self._ending = asyncio.Event(), asyncio.Event()
-
-    def end(self) -> None:
-        self.should_exit = True
-        self._ending.set()
-
-    async def main_loop(self) -> None:
-        """Wait for the end, without the polling of Uvicorn's own loop."""
-        await self._ending.wait()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class BodyTooLongError(Exception):

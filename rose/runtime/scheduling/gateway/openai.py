@@ -14,9 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rose.runtime.scheduling.gateway.service import Completion, Service, TurnOrder
 from rose.runtime.scheduling.gateway.sglang import check_count, check_sampling, prompt_ids, read_labels
-from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, TOOL_CALL_ENDS, GrowingText, Texts, tool_calls
+from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, GrowingText, Texts, tool_calls
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
-from rose.runtime.scheduling.refusals import RefusedError, RequestError
+from rose.runtime.scheduling.refusals import RequestError
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turn_service import Client
 
@@ -35,10 +35,10 @@ Ids = Annotated[list[Count], Field(max_length=1 << 24)]
 Real = Annotated[float, Field(ge=-1e6, le=1e6)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Samples = Annotated[int, Field(ge=1, le=4096)]
+_off_as_none = BeforeValidator(lambda value: None if value is False else value)
+_one_or_more = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 # Errors of a union would name each alternative instead of the field.
-Stops = Annotated[
-    list[Name], Field(max_length=64), BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-]
+Stops = Annotated[list[Name], Field(max_length=64), _one_or_more]
 Biases = Annotated[dict[Name, Real], Field(max_length=1024)]
 Objects = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1 << 16)]
 
@@ -108,9 +108,7 @@ class _Request(Sampling):
 class CompletionRequest(_Request):
     prompt: Any  # `read_completion` checks it.
     #: Generated tokens only.
-    logprobs: Annotated[
-        Annotated[int, Field(ge=0, le=1)] | None, BeforeValidator(lambda value: None if value is False else value)
-    ] = None
+    logprobs: Annotated[Annotated[int, Field(ge=0, le=1)] | None, _off_as_none] = None
     echo: Literal[False] = False
     suffix: Literal[None, ""] = None
     best_of: Literal[1] | None = None
@@ -119,7 +117,7 @@ class CompletionRequest(_Request):
 class ChatRequest(_Request):
     messages: Objects
     tools: Objects | None = None
-    tool_choice: Any = None  # `_tool_grammar` checks it.
+    tool_choice: Literal["auto", "none"] | None = None
     parallel_tool_calls: Literal[True] | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool = False
@@ -148,43 +146,8 @@ def _grammar(form: Any) -> dict[str, Any]:
             return {"json_schema": json.dumps(schema)}
         case {"type": "structural_tag", **_rest}:
             return {"structural_tag": json.dumps(form)}
-    raise RequestError(
-        f"response_format is {str(form)[:80]}: give text, json_object, json_schema with a schema, or structural_tag"
-    )
-
-
-def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
-    """Return the grammar of an answer that must call tools, or {}. Raises RefusedError."""
-    choice, functions = request.tool_choice, dict[str, dict[str, Any]]()
-    for tool in request.tools or []:
-        if isinstance(function := tool.get("function"), dict):
-            functions[str(function.get("name"))] = function
-    match choice:
-        case None | "auto" | "none":
-            return {}
-        case "required" if functions:
-            calls = [_call_grammar(*item) for item in functions.items()]
-            form = {"type": "tags_with_separator", "tags": calls, "separator": "\n", "at_least_one": True}
-        case {"type": "function", "function": {"name": str(name)}} if name in functions:
-            form = _call_grammar(name, functions[name])
-        case _:
-            raise RefusedError(
-                400,
-                f"tool_choice is {str(choice)[:80]}: give auto, none, required, or one of the functions in tools: "
-                f"{', '.join(functions) or 'none'}",
-                "tool_choice",
-            )
-    if grammar := _GRAMMARS & request.sampling().keys():
-        raise RefusedError(
-            400, f"tool_choice is {str(choice)[:80]}, and {min(grammar)} is another form: leave one out", "tool_choice"
-        )
-    return {"structural_tag": json.dumps({"type": "structural_tag", "format": form})}
-
-
-def _call_grammar(name: str, function: dict[str, Any]) -> dict[str, Any]:
-    begin = f'{TOOL_CALL_BEGINS}\n{{"name": {json.dumps(name)}, "arguments": '
-    schema = {"type": "json_schema", "json_schema": function.get("parameters") or {"type": "object"}}
-    return {"type": "tag", "begin": begin, "content": schema, "end": f"}}\n{TOOL_CALL_ENDS}"}
+    forms = "text, json_object, json_schema with a schema, or structural_tag"
+    raise RequestError(f"response_format is {str(form)[:80]}: give {forms}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,10 +193,8 @@ class OpenAIAnswer:
         name = f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}"
         common: dict[str, Any] = {}
         for choice in choices:
-            weights = choice.get("meta_info", {})
-            common |= {
-                name: weights[name] for name in ("weight_version_start", "weight_version_end") if name in weights
-            }
+            weights = choice.get("meta_info", {}).items()
+            common |= {key: value for key, value in weights if key in ("weight_version_start", "weight_version_end")}
             if self.chat and "prompt_token_ids" in choice:  # vLLM puts them here for a chat.
                 common["prompt_token_ids"] = choice.pop("prompt_token_ids")
         return {
@@ -365,11 +326,10 @@ async def read_completion(request: CompletionRequest, service: Service, run: Run
 
 
 async def read_chat(request: ChatRequest, service: Service, run: Run, session: str | None) -> OpenAIAnswer:
-    grammar = _tool_grammar(request)
     texts = await service.texts(run)
     tools = None if request.tool_choice == "none" else request.tools
     ids = await texts.chat(request.messages, tools, **(request.chat_template_kwargs or {}))
-    return await _make_answer(request, service, run, session, [ids], texts.room(len(ids)), grammar)
+    return await _make_answer(request, service, run, session, [ids], texts.room(len(ids)))
 
 
 async def _make_answer(
@@ -379,14 +339,13 @@ async def _make_answer(
     session: str | None,
     prompts: Sequence[list[int]],
     default_tokens: int,
-    grammar: dict[str, Any] | None = None,
 ) -> OpenAIAnswer:
     labels, exact = read_labels(vars(request), session)
     tokens_max = request.max_tokens
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
         tokens_max = request.max_completion_tokens
     values = {"max_new_tokens": default_tokens if tokens_max is None else tokens_max, **request.sampling()}
-    sampling, fields = check_sampling(values | (grammar or {}), "the request"), request.fields()
+    sampling, fields = check_sampling(values, "the request"), request.fields()
     orders = []
     for ids, number in itertools.product(prompts, range(request.n)):
         seeded = {} if request.seed is None else {"sampling_seed": request.seed + number}
@@ -455,9 +414,7 @@ class TokenAnswer:
         choice["finish_reason"] = None if completion.finish is None else completion.finish.get("type", "length")
         if self.request.sampling_params.logprobs is not None:
             pairs = zip(completion.ids[start:], completion.logprobs[start:], strict=True)
-            content = [
-                {"token": f"token_id:{token}", "logprob": logprob, "top_logprobs": []} for token, logprob in pairs
-            ]
+            content = [{"token": f"token_id:{id_}", "logprob": value, "top_logprobs": []} for id_, value in pairs]
             choice["logprobs"] = {"content": content}
         return choice if completion.finish is None else choice | {"meta_info": completion.weights}
 

@@ -80,11 +80,8 @@ class FolderOrigins:
             checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
             if weights is not None and (delta_version := await self._run(_delta_version, weights)) is not None:
                 if version not in (None, delta_version):
-                    raise RefusedError(
-                        409,
-                        f"weight_version is {version}, and {str(weights)!r} leads to version {delta_version}: give "
-                        "that version",
-                    )
+                    why = f"weight_version is {version}, and {str(weights)!r} leads to version {delta_version}"
+                    raise RefusedError(409, f"{why}: give that version")
                 version = delta_version
                 if run.facts.version is None:
                     await self._publish(run, checkpoint, 0, checkpoint)

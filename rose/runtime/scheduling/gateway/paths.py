@@ -19,7 +19,7 @@ from rose.runtime.scheduling.refusals import error_body
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import missing, run_status, status, warnings
 from rose.runtime.scheduling.turn_service import Outcome, answer_so_far
-from rose.runtime.scheduling.turns import request as requests
+from rose.runtime.scheduling.turns.request import TurnRequest
 from rose.runtime.scheduling.turns.turns import Turn
 
 AGENT_PATHS = frozenset({"/heartbeat", "/preempt"})
@@ -157,9 +157,7 @@ def run_of_turn(scope: Scope) -> str | None:
     return str(scope["path"])[len(_RUNS) : -len(_GENERATE)] or None
 
 
-async def answer_turn(
-    controller: Controller, request: requests.TurnRequest, scope: Scope, receive: Receive, send: Send
-) -> None:
+async def answer_turn(controller: Controller, request: TurnRequest, scope: Scope, receive: Receive, send: Send) -> None:
     run_id = str(run_of_turn(scope))
     now_ns = monotonic_ns()
     run = controller.runs.hear(run_id, now_ns)

@@ -183,9 +183,7 @@ class Gateway:
         authorization = _header(scope, b"authorization")
         if scope["path"] in paths.AGENT_PATHS:
             if not self._agent_token:
-                return failure(
-                    401, "this controller has no agent token: create it with `rose down --keep-runs` and `rose up`"
-                )
+                return failure(401, "no agent token: create it with `rose down --keep-runs` and `rose up`")
             if not hmac.compare_digest(authorization, f"Bearer {self._agent_token}".encode()):
                 return failure(401, "only agents may use this path: send the agent token")
         elif not self._open and not scope["path"].startswith(LEDGER_PREFIX):

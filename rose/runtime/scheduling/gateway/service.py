@@ -45,6 +45,10 @@ class TurnOrder:
     exact: int | None = None
 
     @property
+    def request(self) -> TurnRequest:
+        return TurnRequest(Prompt.of(self.ids), dict(self.sampling), self.labels, fields=dict(self.fields))
+
+    @property
     def special(self) -> bool:
         return not self.sampling.get("skip_special_tokens", True)
 
@@ -86,33 +90,29 @@ class Service:
     def models(self) -> list[str]:
         return list(self.controller.models)
 
-    async def texts(self, run: Run) -> Texts:
-        if (texts := self._texts.get(run.facts.model)) is None:
-            raise RefusedError(400, f"no tokenizer for model {run.facts.model!r} here: send token ids")
-        await texts.ready()
+    async def _texts_of(self, model: str) -> Texts | None:
+        if (texts := self._texts.get(model)) is not None:
+            await texts.ready()
         return texts
+
+    async def texts(self, run: Run) -> Texts:
+        if (texts := await self._texts_of(run.facts.model)) is None:
+            raise RefusedError(400, f"no tokenizer for model {run.facts.model!r} here: send token ids")
+        return texts
+
+    async def texts_or_none(self, run: Run) -> Texts | None:
+        texts = await self._texts_of(run.facts.model)
+        return texts if texts is not None and texts.known else None
+
+    async def context(self, model: str) -> int | None:
+        texts = await self._texts_of(model)
+        return None if texts is None else texts.context
 
     def check_files(self, token: Token | None) -> None:
         """Raise RefusedError unless the token may publish folders, which may belong to another team."""
         if token is not None and not token.may("admin") and not self._files:
-            raise RefusedError(
-                403,
-                f"token {token.name!r} may not publish folders of the controller's host: set origins.files in the "
-                "fleet file, or publish by rose.client",
-                "model_path",
-            )
-
-    async def context(self, model: str) -> int | None:
-        if (texts := self._texts.get(model)) is None:
-            return None
-        await texts.ready()
-        return texts.context
-
-    async def texts_or_none(self, run: Run) -> Texts | None:
-        if run.facts.model not in self._texts:
-            return None
-        texts = await self.texts(run)
-        return texts if texts.known else None
+            why = f"token {token.name!r} may not publish folders of the controller's host"
+            raise RefusedError(403, f"{why}: set origins.files in the fleet file, or use rose.client", "model_path")
 
     def run_of(self, scope: Scope, model: str | None = None) -> Run:
         token, runs, now_ns = token_of(scope), self.controller.runs, monotonic_ns()
@@ -153,18 +153,12 @@ class Service:
         name, team = _who(token)
         if not self.models:
             raise RefusedError(404, "this controller has no rollout model: open a run at POST /runs")
-        expired, fleet_model = self._token_run(token, model), model if model in self.models else self.models[0]
-        return self.controller.open_run(
-            OpenRun(
-                name=name,
-                model=fleet_model if expired is None else expired.facts.model,
-                team=team,
-                tags={"token": name},
-                staleness_max=0,
-                expires_s=OWN_EXPIRES_S,
-                resume=None if expired is None else expired.run_id,
-            )
-        )
+        request = {"name": name, "team": team, "tags": {"token": name}, "staleness_max": 0, "expires_s": OWN_EXPIRES_S}
+        if (expired := self._token_run(token, model)) is not None:
+            request |= {"model": expired.facts.model, "resume": expired.run_id}
+        else:
+            request["model"] = model if model in self.models else self.models[0]
+        return self.controller.open_run(OpenRun.model_validate(request))
 
     def turns(self, run: Run, orders: Sequence[TurnOrder]) -> list[Turn]:
         load, newest, now_ns = self.controller.loads[run.run_id], run.facts.version, monotonic_ns()
@@ -179,16 +173,7 @@ class Service:
                 raise NotReadyError(f"run {run.run_id!r} is at version {newest}")
         if newest is None and self.origins is not None:
             self.origins.publish_checkpoint(run)
-        return [
-            Turn(
-                TurnRequest(Prompt.of(order.ids), dict(order.sampling), order.labels, fields=dict(order.fields)),
-                now_ns,
-                run.run_id,
-                run.version_min,
-                name=order.name,
-            )
-            for order in orders
-        ]
+        return [Turn(order.request, now_ns, run.run_id, run.version_min, name=order.name) for order in orders]
 
     async def make(self, run: Run, orders: Sequence[TurnOrder], client: Client) -> list[Completion]:
         """Make turns in parallel. If one turn fails, the other turns end."""

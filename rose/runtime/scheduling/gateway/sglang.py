@@ -22,25 +22,9 @@ TURNS_AT_ONCE = 4096  # Turns of one request.
 #: Accepted fields without effect here.
 _HARMLESS = frozenset({"log_metrics", "no_logs", "custom_labels", "stream_options"})
 _TO_ENGINES = frozenset({"extra_key", "custom_logit_processor"})
-_TAKEN = (
-    _TO_ENGINES
-    | _HARMLESS
-    | frozenset(
-        (
-            *(
-                "text",
-                "input_ids",
-                "sampling_params",
-                "return_logprob",
-                "return_text_in_logprobs",
-                "stream",
-                "rid",
-                "rose",
-            ),
-            *("weight_version", "session_id", "conversation_id", "routing_key", "model", "lora_path"),
-        )
-    )
-)
+_ITS_OWN = {"text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs", "stream", "rid"}
+_SHARED = {"rose", "weight_version", "session_id", "conversation_id", "routing_key", "model", "lora_path"}
+_SUPPORTED = _TO_ENGINES | _HARMLESS | _ITS_OWN | _SHARED
 _TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]], msgspec.Meta(min_length=1)]
 _NOTHING: tuple[object, ...] = (None, False, [], {}, "", -1)
 
@@ -91,16 +75,14 @@ def _with_adapter(labels: Labels, name: object, run: Run) -> Labels:
     if name in _NOTHING:
         return labels
     if not isinstance(name, str) or name not in run.facts.adapters:
-        raise RequestError(
-            f"lora_path is {str(name)[:60]!r}, and run {run.run_id!r} has no adapter of this name: load it at "
-            "/load_lora_adapter first"
-        )
+        why = f"lora_path is {str(name)[:60]!r}, and run {run.run_id!r} has no adapter of this name"
+        raise RequestError(f"{why}: load it at /load_lora_adapter first")
     version_min = max(labels.version_min or 0, run.facts.adapters[name])
     return msgspec.structs.replace(labels, version_min=version_min)
 
 
 async def read(body: dict[str, Any], service: Service, run: Run, session: str | None) -> tuple[list[TurnOrder], Form]:
-    check_known(body, _TAKEN)
+    check_known(body, _SUPPORTED)
     sources = [name for name in ("text", "input_ids") if body.get(name) not in (None, [], "")]
     if len(sources) != 1:
         both = "text and input_ids are both given" if sources else "text is missing, and so is input_ids"
@@ -122,9 +104,8 @@ async def read(body: dict[str, Any], service: Service, run: Run, session: str | 
         sampling = check_sampling(given_sampling)
         count = sampling.pop("n", 1)
         batch = batch or count > 1
-        orders += itertools.repeat(
-            TurnOrder(ids=prompt, sampling=sampling, labels=labels, fields=fields, name=name, exact=exact), count
-        )
+        order = TurnOrder(ids=prompt, sampling=sampling, labels=labels, fields=fields, name=name, exact=exact)
+        orders += itertools.repeat(order, count)
     check_count(orders)
     switches = (bool(body.get(name)) for name in ("stream", "return_logprob", "return_text_in_logprobs"))
     return orders, Form(batch, *switches)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-TOOL_CALL_BEGINS, TOOL_CALL_ENDS = "<tool_call>", "</tool_call>"
+TOOL_CALL_BEGINS = "<tool_call>"
+Objects = Sequence[Mapping[str, Any]]
 _LONG = 16_384  # Longer texts are encoded in another thread.
 
 
@@ -74,9 +75,7 @@ class Texts:
     def token(self, token_id: int) -> str:
         return str(self._tokenizer.decode([token_id]))
 
-    async def chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **template: Any
-    ) -> list[int]:
+    async def chat(self, messages: Objects, tools: Objects | None, **template: Any) -> list[int]:
         tokenizer = self._tokenizer
         fixed = {"tools": tools or None, "add_generation_prompt": True, "tokenize": True, "return_dict": False}
         arguments: dict[str, Any] = {**template, **fixed}

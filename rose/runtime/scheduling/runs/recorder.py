@@ -25,18 +25,15 @@ from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import FILE, GONE_S, State, StateError
 from rose.runtime.scheduling.turns.turns import Turn, new_id
 
-CLIENT_KINDS: dict[str, type[events.Event]] = {
-    kind.kind: kind for kind in (events.Trajectory, events.Verdict, events.Step)
-}
+CLIENT_KINDS = {kind.kind: kind for kind in (events.Trajectory, events.Verdict, events.Step)}
 
 
 def client_event(run_id: str, fields: Mapping[str, Any]) -> events.Event:
     for name, value in fields.items():
         length = max(len(name), len(value) if isinstance(value, str) else 0)
         if isinstance(value, (list, dict)) or length > REASON_LENGTH_MAX:
-            raise RequestError(
-                f"field {name[:60]!r} of an event must be a number or a text of at most {REASON_LENGTH_MAX} characters"
-            )
+            allowed = f"a number or a text of at most {REASON_LENGTH_MAX} characters"
+            raise RequestError(f"field {name[:60]!r} of an event must be {allowed}")
     if (kind := fields.get("kind")) not in CLIENT_KINDS:
         raise RequestError(f"kind is {kind!r}; a client records {', '.join(sorted(CLIENT_KINDS))}")
     if not isinstance(fields.get("event_id"), str) or not fields["event_id"]:
@@ -44,9 +41,8 @@ def client_event(run_id: str, fields: Mapping[str, Any]) -> events.Event:
     if fields.get("run_id") not in (None, run_id):
         raise RequestError(f"run_id is {fields['run_id']!r}; this is run {run_id!r}")
     try:
-        event = CLIENT_KINDS[kind](
-            **{name: value for name, value in fields.items() if name != "kind"} | {"run_id": run_id}
-        )
+        values = {name: value for name, value in fields.items() if name != "kind"}
+        event = CLIENT_KINDS[kind](**values | {"run_id": run_id})
         rows.encode(event)
     except (TypeError, ValueError, LedgerError) as error:
         raise RequestError(f"{kind} {fields['event_id']!r}: {error}")

@@ -13,7 +13,7 @@ from rose.errors import UserError, did_you_mean
 from rose.ledger.address import is_loopback
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion, Target
 from rose.runtime.scheduling.refusals import RefusedError
-from rose.runtime.scheduling.runs.state import RunFacts, State, StateError
+from rose.runtime.scheduling.runs.state import RunFacts, RunState, State, StateError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 NOT_HEARD = "not heard of"
@@ -43,14 +43,7 @@ class Run:
     def become(self, facts: RunFacts) -> None:
         self.facts, self.target = facts, None
         if facts.version is not None and facts.url is not None:
-            self.target = Target(
-                run_id=facts.run_id,
-                version=facts.version,
-                url=facts.url,
-                token=facts.token,
-                signer=facts.signer,
-                client_address=facts.client_address,
-            )
+            self.target = Target.model_validate(facts, from_attributes=True)
 
     @property
     def run_id(self) -> str:
@@ -109,9 +102,8 @@ class Runs:
 
     def open(self, request: OpenRun, now_ns: int) -> Run:
         if self._models and request.model not in self._models:
-            raise RefusedError(
-                409, f"unknown rollout model {request.model!r}{did_you_mean(request.model, self._models)}"
-            )
+            near = did_you_mean(request.model, self._models)
+            raise RefusedError(409, f"unknown rollout model {request.model!r}{near}")
         if (repeated := next((run for run in self if request.key in run.facts.keys), None)) is not None:
             return _opened_again(repeated, request, now_ns)
         if request.resume is not None:
@@ -176,30 +168,21 @@ class Runs:
         replace(self._origins, client=client_address).check_url(request.url)
         host = urlsplit(request.url).hostname
         if len(hosts) > 1 and host and (is_loopback(host) or host in ("0.0.0.0", "::")):  # noqa: S104
-            raise RefusedError(
-                409,
-                f"url is {request.url!r}, which is a different place on each host ({', '.join(hosts)}): open the "
-                "run with `host`, the trainer's address for these hosts, or through an address of the controller "
-                "other than loopback",
-            )
+            why = f"url is {request.url!r}, which is a different place on each host ({', '.join(hosts)})"
+            raise RefusedError(409, f"{why}: open the run with `host`, the trainer's address for these hosts")
         facts = run.facts
         if request.version == facts.version and len({request.weights_sha256, facts.weights_sha256} - {None}) > 1:
-            raise RefusedError(
-                409,
-                f"version is {request.version}, which run {run_id!r} published with other weights: publish these "
-                "as a newer version",
-            )
-        published = replace(
-            facts, url=request.url, token=request.token, signer=request.signer, client_address=client_address
-        )
+            why = f"version is {request.version}, which run {run_id!r} published with other weights"
+            raise RefusedError(409, f"{why}: publish these as a newer version")
+        origin = request.model_dump(include={"url", "token", "signer"})
+        published = replace(facts, **origin, client_address=client_address)
         if request.version == facts.version:
             if published != facts:  # A resumed client serves its versions from another address.
                 self._change(run, published)
             return run
         if facts.version is not None and request.version < facts.version:
-            raise RefusedError(
-                409, f"version is {request.version}; run {run_id!r} is at version {facts.version}: give a newer version"
-            )
+            why = f"version is {request.version}; run {run_id!r} is at version {facts.version}"
+            raise RefusedError(409, f"{why}: give a newer version")
         self._change(run, replace(published, version=request.version, weights_sha256=request.weights_sha256))
         return run
 
@@ -239,9 +222,7 @@ class Runs:
             del self._runs[run_id]
         return late
 
-    def _end(
-        self, run: Run, state: Literal["expired", "closed"], outcome: Literal["ended", "failed"], reason: str | None
-    ) -> None:
+    def _end(self, run: Run, state: RunState, outcome: Literal["ended", "failed"], reason: str | None) -> None:
         closed_us = utc_us()
         facts = replace(run.facts, state=state, outcome=outcome, reason=reason, closed_us=closed_us)
         self._change(run, facts, self._due(facts, outcome, closed_us, reason) if run.is_open else [])
@@ -269,18 +250,11 @@ class Runs:
 
 def _check_fence(run: Run, fence: int) -> None:
     if fence > run.facts.fence:
-        raise RefusedError(
-            409,
-            f"fence is {fence}; run {run.run_id!r} has fence {run.facts.fence}: send the fence from the "
-            "answer to opening the run, or resume it",
-        )
+        why = f"fence is {fence}; run {run.run_id!r} has fence {run.facts.fence}"
+        raise RefusedError(409, f"{why}: send the fence from the answer to opening the run, or resume it")
     if fence != run.facts.fence:
-        raise RefusedError(
-            409,
-            f"run {run.run_id!r} has a newer client: its fence is {run.facts.fence}, not {fence}; "
-            "resume the run to take it over",
-            kind="RunTaken",
-        )
+        why = f"run {run.run_id!r} has a newer client: its fence is {run.facts.fence}, not {fence}"
+        raise RefusedError(409, f"{why}; resume the run to take it over", kind="RunTaken")
 
 
 def _keys(before: dict[str, dict[str, Any]], fence: int, request: OpenRun) -> dict[str, dict[str, Any]]:
@@ -296,9 +270,8 @@ def _digest(request: OpenRun) -> str:
 def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
     request_facts = run.facts.keys[request.key or ""]
     if request_facts["digest"] != _digest(request):
-        raise RefusedError(
-            409, f"key is {request.key!r}; run {run.run_id!r} was opened with it and other fields: give another key"
-        )
+        why = f"key is {request.key!r}; run {run.run_id!r} was opened with it and other fields"
+        raise RefusedError(409, f"{why}: give another key")
     _check_fence(run, request_facts["fence"])
     if run.is_open:
         run.heard_ns = now_ns

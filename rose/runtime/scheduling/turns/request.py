@@ -105,9 +105,7 @@ def read(body: bytes) -> TurnRequest | None:
             raise RequestError(_explained(error, "input_ids")) from None
     for name in ("max_new_tokens", "min_new_tokens"):
         if type(count := sampling.get(name, 0)) is not int or not 0 <= count <= AMOUNT_MAX:
-            raise RequestError(
-                f"sampling_params.{name} is {repr(count)[:60]}: give an integer from 0 to {AMOUNT_MAX}, or leave it out"
-            )
+            raise RequestError(f"sampling_params.{name} is {repr(count)[:60]}: give an integer from 0")
     sampling.setdefault("max_new_tokens", TOKENS_DEFAULT)
     return TurnRequest(prompt, sampling, fields.rose or _NO_LABELS, fields.stream or False)
 
