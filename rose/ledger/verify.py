@@ -260,9 +260,7 @@ def sum_faults(root: Path) -> Sums:
                 if differing := _differing(connection, sources.parquet(root, [file]), f"FROM {name}"):
                     problems.append(f"{file}: {differing:,} rows are not the sums of the events that they count")
             if differing := _differing(connection, stored, sources.new_client_ids()):
-                problems.append(
-                    f"{rolled.ID_FOLDER}: {differing:,} rows are not the ids of the events that are counted"
-                )
+                problems.append(f"{rolled.ID_FOLDER}: {differing:,} rows are not the ids of their events")
         for file in (*(f"{coverage.folder}/{name}.parquet" for name in ROLLUPS), *coverage.ids):
             try:
                 unchecked += (f"{file}: {structure}" for structure in check_footers((root / file).read_bytes()))

@@ -301,9 +301,7 @@ def take_name(root: Path, writer: str) -> int:
     try:
         return layout.take(root / "locks" / f"{writer}.lock")
     except layout.TakenError as error:
-        raise LedgerError(
-            f"writer {writer!r} of {root} is open in the process with pid {error}; give this one another writer name"
-        ) from error
+        raise LedgerError(f"writer {writer!r} of {root} is open in the process {error}; use another name") from error
     except OSError as error:
         raise layout.refused(f"cannot write to the ledger at {root}", error) from error
 

@@ -96,10 +96,7 @@ def _check_devices(config: FleetConfig) -> None:
             continue
         missing = sorted(set(device.cores) - available)
         if missing:
-            raise PreflightError(
-                f"device {device.id!r}: cores {missing} are not available to this process, which has "
-                f"{sorted(available)}: change `cores`"
-            )
+            raise PreflightError(f"device {device.id!r}: cores {missing} are not available, but {sorted(available)}")
 
 
 def require_gpu(index: int, what: str, way_out: str) -> None:

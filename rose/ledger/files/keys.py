@@ -88,10 +88,7 @@ def _load(path: Path) -> Key | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise LedgerError(
-            f"the signing key {path} cannot be read ({error.strerror}); let this user read it, or name another "
-            f"file in {VARIABLE}"
-        ) from error
+        raise LedgerError(f"the signing key {path} cannot be read: {error.strerror}; or set {VARIABLE}") from error
     if mode & 0o077:
         raise LedgerError(f"others may read the signing key {path}; run `chmod 600 {path}`, or name another file")
     with suppress(ValueError, TypeError, UnsupportedAlgorithm):

@@ -76,9 +76,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
 
     With `endorses`, `key` may endorse other keys. Raises LedgerError if `by` may not endorse, or OSError."""
     if not keys.is_public(key):
-        raise LedgerError(
-            f"{key!r} is not a public key, which has 64 hexadecimal digits; `rose ledger verify` lists them"
-        )
+        raise LedgerError(f"{key!r} is not a public key of 64 hexadecimal digits; see `rose ledger verify`")
     ledger_id = layout.give_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
         registered = lines(root)

@@ -179,9 +179,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
     try:
         header = segments.read_header(content)
         if header.format_version != layout.FORMAT_VERSION:
-            raise LedgerError(
-                f"{path}: of format {header.format_version!r}; this ledger takes format {layout.FORMAT_VERSION}"
-            )
+            raise LedgerError(f"{path}: format {header.format_version!r}; this ledger takes {layout.FORMAT_VERSION}")
         numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
         if any(type(number) is not int for number in numbers) or path != (
             f"live/{header.writer}/{header.epoch:06d}/{header.index:06d}-{sha256}.parquet"

@@ -132,7 +132,7 @@ def wrong(spool):
         "its header says": (path.replace("/000000/", "/0000000000/"), content),
         "its header says writer": (path.replace("far", "near"), content),
         "not a segment": (f"live/far/000000/000001-{hashlib.sha256(b'PAR1').hexdigest()}.parquet", b"PAR1"),
-        "of format 2": forged(second, format_version=2),
+        "format 2": forged(second, format_version=2),
         "a number in its header": forged(second, first_seq=0.0),
         "its rows are not seq": forged(second, last_seq=10**18),
         "its rows are not seq 0 to 0": forged(second, rows.slice(0, 0)),

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -145,12 +145,7 @@ def _writers() -> ThreadPoolExecutor:
 
 def _check_layout(info: TensorInfo, region: Region, tensor: torch.Tensor) -> None:
     if not Region.whole(info.shape).contains(region):
-        raise TransferError(
-            f"tensor {info.name!r} has shape {list(info.shape)}, and the engine's {region} is not in it"
-        )
-    actual = (dtype_name(info.name, tensor), tuple(tensor.shape))
-    if actual != (info.dtype, region.shape):
-        raise TransferError(
-            f"tensor {info.name!r} of the engine is {actual[0]}{list(actual[1])}, "
-            f"expected {info.dtype}{list(region.shape)}"
-        )
+        raise TransferError(f"tensor {info.name!r} has shape {list(info.shape)}, and {region} is not in it")
+    actual = TensorInfo(info.name, dtype_name(info.name, tensor), tuple(tensor.shape))
+    if actual != (expected := replace(info, shape=region.shape)):
+        raise TransferError(f"tensor {info.name!r} of the engine is {actual}, expected {expected}")

@@ -42,9 +42,7 @@ def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
             plain = plain.detach()
         if isinstance(plain, sharded):
             if any(placement.is_partial() for placement in plain.placements):
-                raise TransferError(
-                    f"tensor {name!r} is a DTensor of partial sums: redistribute it before it is published"
-                )
+                raise TransferError(f"tensor {name!r} is a DTensor of partial sums: redistribute it first")
             plain = plain.to_local()
         if type(plain) is not torch.Tensor or plain.layout is not torch.strided:
             kind = f"{type(plain).__name__} ({getattr(plain, 'layout', 'no tensor')})"
@@ -80,10 +78,7 @@ def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements
             indices[axis] = shards[coordinate].reshape(-1)
     expected = [len(index) for index in indices]
     if list(local.shape) != expected and (local.numel() or all(expected)):  # A tensor without elements has many shapes.
-        raise TransferError(
-            f"tensor {name!r} has a local shape of {list(local.shape)} as {tensor.placements} of {list(tensor.shape)}, "
-            f"expected {expected}"
-        )
+        raise TransferError(f"tensor {name!r} of {list(tensor.shape)} has {list(local.shape)} here, not {expected}")
     boxes: dict[Region, Elements] = {}
     for runs in itertools.product(*map(_runs, indices)):
         region = Region(tuple(run[0] for run in runs), tuple(run[0] + run[2] for run in runs))

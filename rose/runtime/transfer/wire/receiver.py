@@ -208,9 +208,7 @@ def _manifest(data: bytes, package: Package, signer: str | None) -> Manifest:
     # No encoding is longer than the tensors themselves: this bounds the disk space that a forged manifest can fill.
     most = manifest.dense_bytes + HEADER_BYTES * len(manifest.pieces)
     if manifest.blob_bytes > most:
-        raise TransferError(
-            f"package {package.stem} has chunks of {manifest.blob_bytes} bytes, expected at most {most}"
-        )
+        raise TransferError(f"{package.stem} has chunks of {manifest.blob_bytes} bytes, expected at most {most}")
     return manifest
 
 

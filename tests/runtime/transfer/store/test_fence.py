@@ -19,7 +19,7 @@ def test_of_two_publishers_the_newer_goes_on_and_the_older_is_refused(tmp_path):
     first.publish(0, weights(0))
     second = VersionStore(tmp_path, run_id="a")
     second.publish(1, weights(1))
-    with pytest.raises(FencedError, match=r"taken over by a newer publisher \(fence 2, this one has 1\)"):
+    with pytest.raises(FencedError, match=r"has publisher 2, newer than 1"):
         first.publish(2, weights(2))
     second.publish(2, weights(2))
     assert second.latest() == 2
