@@ -41,10 +41,7 @@ class Adapter:
     def base(self) -> Checkpoint:
         name = self._config.get("base_model_name_or_path")
         if not isinstance(name, str) or not Path(name).is_dir():
-            raise TransferError(
-                f"{self.folder / CONFIG}: base_model_name_or_path is {name!r}, and not a folder of this host: give "
-                "`checkpoint`, the folder of the base model"
-            )
+            raise TransferError(f"{self.folder / CONFIG}: base_model_name_or_path is {name!r}: give `checkpoint`")
         return Checkpoint(Path(name))
 
     def merge(self, base: Checkpoint) -> tuple[dict[str, RankTensor], list[str]]:
@@ -68,8 +65,7 @@ class Adapter:
                 or shapes[1][1] != shapes[2][0]
             ):
                 raise TransferError(
-                    f"{self.folder}: {other!r} of {list(shapes[1])} and {name!r} of {list(shapes[2])} do not fit "
-                    f"{target!r} of {list(shapes[0])}"
+                    f"{self.folder}: {other!r} {up.info} and {name!r} {down.info} do not fit {target!r} {whole.info}"
                 )
             sources = [next(iter(tensor.boxes.values())) for tensor in (whole, up, down)]
             added = partial(_added, sources, self._scale(shapes[2][0]))
