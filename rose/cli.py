@@ -14,12 +14,12 @@ import typer
 from typer.core import TyperGroup
 
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command, token_app
-from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands import spend
 from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
 from rose.pricing.commands.books import books_app, explain_command
 from rose.pricing.commands.export import export_command
+from rose.pricing.commands.jobs import jobs_app
 from rose.pricing.commands.price import price_command
 from rose.pricing.commands.run import borrow_command, correct_command, report_command
 from rose.runtime.coserving.attach.commands import attach_command, detach_command
@@ -30,13 +30,6 @@ from rose.terminal import echo, echo_data, echo_error, user_errors
 
 if TYPE_CHECKING:
     from rose.config import FleetConfig
-    from rose.ledger.upkeep.jobs import Job, Settings
-
-
-def _planned(settings: Settings) -> list[Job]:
-    from rose.pricing.jobs import planned
-
-    return planned(settings)
 
 
 class _RoseGroup(TyperGroup):
@@ -88,7 +81,7 @@ app.command("sql", rich_help_panel=_LEDGER)(sql_command)
 app.command("query", rich_help_panel=_LEDGER)(query_command)
 app.command("schema", rich_help_panel=_LEDGER)(schema_command)
 app.add_typer(ledger_app, name="ledger", rich_help_panel=_LEDGER)
-app.add_typer(jobs_app(_planned), name="jobs", rich_help_panel=_LEDGER)
+app.add_typer(jobs_app, name="jobs", rich_help_panel=_LEDGER)
 
 
 def _show_version(show: bool) -> None:

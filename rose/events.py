@@ -328,9 +328,7 @@ class DeviceSlice(Event):
     def __post_init__(self) -> None:
         total = sum(getattr(self, f"{bucket}_ns") for bucket in BUCKETS)
         if total != self.t1_ns - self.t0_ns:
-            raise ValueError(
-                f"device_slice of {self.device_id}: buckets sum to {total} ns, not {self.t1_ns - self.t0_ns}"
-            )
+            raise ValueError(f"device_slice {self.device_id}: buckets sum to {total} ns, not {self.t1_ns - self.t0_ns}")
 
 
 @_kind("step")

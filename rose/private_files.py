@@ -14,6 +14,7 @@ from rose.errors import UserError
 
 TOKEN_CHARACTERS_MIN = 16
 _DIFFERENT_MIN = 6
+_REMEDY = "make it with `openssl rand -hex 32`"
 
 
 class SecretError(UserError, ValueError):
@@ -23,14 +24,9 @@ class SecretError(UserError, ValueError):
 def check_token(token: str, name: str = "the token") -> str:
     """Return `token`. Raises SecretError if it is easy to guess; the message calls it `name`."""
     if len(token) < TOKEN_CHARACTERS_MIN:
-        raise SecretError(
-            f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}: make it with `openssl rand -hex 32`"
-        )
+        raise SecretError(f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}: {_REMEDY}")
     if len(set(token)) < _DIFFERENT_MIN or any(char.isspace() for char in token):
-        raise SecretError(
-            f"{name} has blanks, or fewer than {_DIFFERENT_MIN} different characters: "
-            "make it with `openssl rand -hex 32`"
-        )
+        raise SecretError(f"{name} has blanks, or fewer than {_DIFFERENT_MIN} different characters: {_REMEDY}")
     return token
 
 

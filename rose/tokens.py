@@ -95,9 +95,7 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
         raise UnknownTokenError(f"the token is {fault}: send a token as `Authorization: Bearer ...`")
     if match.expired(utc_us()):
         until = f"{datetime.fromtimestamp((match.until_us or 0) / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        raise UnknownTokenError(
-            f"token {match.name!r} expired at {until}: create another with `rose token create`", match.name
-        )
+        raise UnknownTokenError(f"token {match.name!r} expired at {until}: see `rose token create`", match.name)
     return match
 
 
@@ -134,9 +132,7 @@ def read(path: Path) -> tuple[Token, ...]:
     try:
         content, fault = path.read_bytes(), private_files.open_to_others(path)
     except OSError as error:
-        raise TokenError(
-            f"tokens {path}: {error.strerror}; create it with `rose token create NAME --tokens FILE`"
-        ) from None
+        raise TokenError(f"tokens {path}: {error.strerror}; create it with `rose token create`") from None
     if fault is not None:
         raise TokenError(f"tokens {path}: {fault}")
     try:
@@ -160,9 +156,7 @@ def create(
     """Make a token and return its secret, which is stored nowhere. Raises TokenError."""
     scopes = tuple(scope for scope in SCOPES if scope in scopes or (scope == "append" and writers))
     if not scopes or ("append" in scopes and not writers):
-        raise TokenError(
-            f"token {name!r} has no scope: give it --append WRITERS, --read, --generate, --publish or --admin"
-        )
+        raise TokenError(f"token {name!r} has no scope: give --append, --read, --generate, --publish or --admin")
     secret, now_us = f"rose_{secrets.token_hex(32)}", utc_us()
     until_us = None if life_s is None else now_us + round(life_s * 1e6)
     with _edited(path, missing_ok=True) as tokens:
@@ -181,10 +175,7 @@ def create(
             )
         except ValidationError as error:
             first = error.errors()[0]
-            raise TokenError(
-                f"{first['loc'][0]} {first['input']!r} is not valid: give at most 64 letters, digits, '.', '_' and "
-                "'-', in names of writers also * and ?"
-            ) from None
+            raise TokenError(f"{first['loc'][0]} {first['input']!r} is not valid: it must match {_PATTERN}") from None
     return secret
 
 

@@ -68,7 +68,7 @@ def _jobs(ledger: Ledger) -> None:
         for name, job in sorted(last.items())
     ]
     types: dict[str, pl.DataType] = {"last success": pl.Datetime("us"), "error": pl.String()}
-    frame.table(pl.DataFrame(rows, schema_overrides=types), "`rose jobs run`, times in UTC", name="jobs")
+    frame.table(pl.DataFrame(rows, schema_overrides=types), "view `job`, times in UTC", name="jobs")
 
 
 frame.ledger_page("Trust", "Can the ledger be trusted, and do its jobs and writers work?", show, uses=())

@@ -25,9 +25,7 @@ def check_guarded(host: str, token: str | None, ways: str) -> None:
     if token is not None:
         check_token(token)
     elif not is_loopback(host):
-        raise OpenAddressError(
-            f"{host} can be reached from other machines: give a token by {ways}, or listen on 127.0.0.1"
-        )
+        raise OpenAddressError(f"{host} can be reached from other machines: give a token by {ways}, or bind 127.0.0.1")
 
 
 def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | None:

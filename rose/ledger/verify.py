@@ -155,16 +155,14 @@ def _signers(
             of_another = signer.key in standing.keys and report.writer == layout.CLOSING_WRITER
             if (endorsed_for and not spool.is_upkeep(report.writer)) or of_another:
                 problems.append(
-                    f"{signer.segment}: from seq {signer.first_seq} on, writer {report.writer} is signed by "
-                    f"{signer.key}, which is not endorsed for this writer: it was forged, or its host has a new key; "
-                    f"{way_out}"
+                    f"{signer.segment}: writer {report.writer} is signed by {signer.key}, which is not endorsed for "
+                    f"this writer; {way_out}"
                 )
             elif signer.key not in standing.keys:
                 first_use.setdefault(signer.key, []).append(report.writer)
             else:
                 notes.append(
-                    f"writer {report.writer} is signed by {signer.key}, which no known key endorsed for this writer: "
-                    f"it may come from another ledger; {way_out}"
+                    f"writer {report.writer} is signed by {signer.key}, which no known key endorsed; {way_out}"
                 )
     notes += (
         f"key {key}, of {', '.join(names)}, was taken on first use, and no other key endorsed it: "
@@ -260,9 +258,7 @@ def sum_faults(root: Path) -> Sums:
                 if differing := _differing(connection, sources.parquet(root, [file]), f"FROM {name}"):
                     problems.append(f"{file}: {differing:,} rows are not the sums of the events that they count")
             if differing := _differing(connection, stored, sources.new_client_ids()):
-                problems.append(
-                    f"{rolled.ID_FOLDER}: {differing:,} rows are not the ids of the events that are counted"
-                )
+                problems.append(f"{rolled.ID_FOLDER}: {differing:,} rows are not the ids of their events")
         for file in (*(f"{coverage.folder}/{name}.parquet" for name in ROLLUPS), *coverage.ids):
             try:
                 unchecked += (f"{file}: {structure}" for structure in check_footers((root / file).read_bytes()))

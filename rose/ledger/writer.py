@@ -90,13 +90,7 @@ class LedgerWriter:
             raise LedgerError(f"provenance must be one of {', '.join(get_args(Provenance))}, got {provenance!r}")
         if queue_max < 1 or flush_interval_s <= 0:
             raise LedgerError(f"queue_max {queue_max} and flush_interval_s {flush_interval_s} must be above 0")
-        try:
-            lock = take_name(root, writer)
-        except OSError as error:
-            raise LedgerError(
-                f"cannot write to the ledger at {root}: {error}; a writer needs a folder it may write to, and readers "
-                "none: `rose sql` and `rose report` read where it lies"
-            ) from error
+        lock = take_name(root, writer)
         try:
             tail = segments.recover(root, writer)
             if tail is None:
@@ -301,9 +295,7 @@ def take_name(root: Path, writer: str) -> int:
     try:
         return layout.take(root / "locks" / f"{writer}.lock")
     except layout.TakenError as error:
-        raise LedgerError(
-            f"writer {writer!r} of {root} is open in the process with pid {error}; give this one another writer name"
-        ) from error
+        raise LedgerError(f"writer {writer!r} of {root} is open in the process {error}; use another name") from error
     except OSError as error:
         raise layout.refused(f"cannot write to the ledger at {root}", error) from error
 

@@ -126,9 +126,7 @@ class MemoryPlan:
             pools = {"serving": self.serving_tokens(device), table: self.rollout_tokens(device, rollout)}
             for role, tokens in pools.items():
                 if tokens < 1 and (role == table or device.pool == "serving"):
-                    raise DeviceMemoryError(
-                        f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no token of the {role} model: raise it"
-                    )
+                    raise DeviceMemoryError(f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no {role} token")
             if device.pool != "serving" or more_ranks(self.config.serving_on(device).extra_args) is None:
                 self._check_room(device, table, rollout, free_bytes)
 

@@ -83,10 +83,7 @@ class ServingEngines:
         """Reattach owners' engines without a page. Raises DeploymentError if an engine of ROSE died."""
         for process in self._processes.values() if self._ready else ():
             if not process.alive:
-                raise DeploymentError(
-                    f"serving engine {process.spec.engine_id} died. The end of {process.spec.log}:\n"
-                    f"{process.log_tail()}"
-                )
+                raise DeploymentError(f"{process.spec.engine_id} died. See {process.spec.log}:\n{process.log_tail()}")
         if self._looked is not None and time.monotonic() - self._looked >= _LOOK_S:
             for device in self._owned:
                 if not has_engine(device.page) and not detached_note(device.page).exists():

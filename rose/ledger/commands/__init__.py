@@ -1,4 +1,4 @@
-"""The commands `rose sql`, `rose query`, `rose schema`, `rose ledger`, `rose jobs` and `rose token`."""
+"""The commands `rose sql`, `rose query`, `rose schema`, `rose ledger` and `rose token`."""
 
 from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger
 from rose.ledger.commands.ledger import ledger_app

@@ -51,9 +51,7 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not files:
-            raise LedgerError(
-                f"{path} has no receipt; name a file that `rose ledger receipt` wrote, or a folder of them"
-            )
+            raise LedgerError(f"{path} has no receipt; name a file of `rose ledger receipt`, or a folder of them")
         for file in files:
             receipt = receipts.read(file)
             if key is not None and receipt.key != key.strip().lower():
@@ -105,9 +103,7 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
     ledger = Ledger(report.root)
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:
-            raise LedgerError(
-                f"{name} is of the ledger {receipt.ledger}, and {ledger.folder} is {ledger.id or 'a ledger without id'}"
-            )
+            raise LedgerError(f"{name} is of the ledger {receipt.ledger}, and {ledger.folder} has id {ledger.id!r}")
     done = Continuation(dict(named))
     try:
         content = report.registry
@@ -177,9 +173,7 @@ def _signed_since(writer_report: WriterReport, trusted: _Trusted, done: Continua
             f"{_unsigned(foreign)}. {_way_on(foreign)}"
         )
     elif writer_report.next_seq > seq and not any(signer.key for signer in writer_report.signers):
-        done.notes.append(
-            f"writer {writer_report.writer} does not sign: nothing proves who wrote its events since the receipts"
-        )
+        done.notes.append(f"writer {writer_report.writer} does not sign: nothing proves who wrote its newer events")
 
 
 def _unsigned(signer: Signer) -> str:
@@ -222,9 +216,6 @@ def _no_state_of_pricing(ledger: Ledger, done: Continuation) -> None:
         (ledger.folder / layout.PRICING).unlink(missing_ok=True)
     except OSError as error:
         if not os.access(ledger.folder, os.W_OK):
-            done.notes.append(
-                f"{layout.PRICING} cannot be removed, since nothing can be written here: what pricing reads from it is "
-                "not proved; price a copy of the ledger without it"
-            )
+            done.notes.append(f"{layout.PRICING} cannot be removed here, and is not proved; price a copy without it")
             return
         done.problems.append(f"{layout.PRICING}: nothing proves its sums, and it cannot be removed ({error.strerror})")

@@ -80,9 +80,7 @@ def take(ledger: Ledger) -> Receipt:
     """Return a receipt of the ledger as it is now, signed with this user's key. Raises LedgerError without a key."""
     key = keys.load_or_make()
     if key is None:
-        raise LedgerError(
-            f"a receipt is signed, and there is no key: {keys.VARIABLE} or the home directory must allow one to be made"
-        )
+        raise LedgerError(f"there is no key to sign a receipt: set {keys.VARIABLE}, or give this user a home folder")
     try:
         ledger_id = layout.give_id(ledger.folder)
     except OSError as error:

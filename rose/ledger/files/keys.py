@@ -88,20 +88,14 @@ def _load(path: Path) -> Key | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise LedgerError(
-            f"the signing key {path} cannot be read ({error.strerror}); let this user read it, or name another "
-            f"file in {VARIABLE}"
-        ) from error
+        raise LedgerError(f"the signing key {path} cannot be read: {error.strerror}; or set {VARIABLE}") from error
     if mode & 0o077:
         raise LedgerError(f"others may read the signing key {path}; run `chmod 600 {path}`, or name another file")
     with suppress(ValueError, TypeError, UnsupportedAlgorithm):
         private = serialization.load_pem_private_key(content, password=None)
         if isinstance(private, Ed25519PrivateKey):
             return Key(private.public_key().public_bytes_raw().hex(), private)
-    raise LedgerError(
-        f"the signing key {path} is damaged, or is not an Ed25519 key in PEM without a password; restore it from a "
-        f"backup, name another file in {VARIABLE}, or move it away and a new key is made"
-    )
+    raise LedgerError(f"the signing key {path} is damaged: restore it, name another in {VARIABLE}, or move it away")
 
 
 def _make(path: Path) -> None:

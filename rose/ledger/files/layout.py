@@ -82,9 +82,7 @@ def create(root: Path | str) -> Path:
         if root.exists() and not root.is_dir():
             raise LedgerError(f"{root} is a file; a ledger is a folder. Name another folder")
         if foreign := sorted(name for name in names(root) if name != MARKER and not name.startswith(f".{MARKER}")):
-            raise LedgerError(
-                f"{root} is not a ledger and not empty (it contains {foreign[0]!r}); name a new or an empty folder"
-            )
+            raise LedgerError(f"{root} is no ledger and contains {foreign[0]!r}; name a new or an empty folder")
         try:
             root.mkdir(parents=True, exist_ok=True)
             _mark(marker)
@@ -98,19 +96,11 @@ def check(root: Path | str) -> Path:
     try:
         version = json.loads((root / MARKER).read_bytes())["rose_ledger"]
     except OSError as error:
-        raise LedgerError(
-            f"{root} is not a ledger: no {MARKER} can be read there ({error.strerror}). "
-            "Name the ledger's folder; the first writer makes one"
-        ) from error
+        raise LedgerError(f"{root} is not a ledger: {MARKER} cannot be read there ({error.strerror})") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise LedgerError(
-            f'{root / MARKER} is damaged; in a ledger it reads {{"rose_ledger": {FORMAT_VERSION}}}'
-        ) from error
+        raise LedgerError(f'{root / MARKER} is damaged; write {{"rose_ledger": {FORMAT_VERSION}}} into it') from error
     if version != FORMAT_VERSION:
-        raise LedgerError(
-            f"{root} is a ledger of format {version!r} and this version of ROSE reads format {FORMAT_VERSION}; "
-            "use the version of ROSE that wrote it, or a newer one"
-        )
+        raise LedgerError(f"{root} is a ledger of format {version!r}, and this version of ROSE reads {FORMAT_VERSION}")
     return root
 
 
@@ -144,10 +134,7 @@ def _mark(marker: Path) -> None:
 
 def check_writer_name(writer: str) -> None:
     if not WRITER_NAME.fullmatch(writer):
-        raise LedgerError(
-            f"writer name {writer!r} cannot be used: up to 64 letters, digits, '.', '_' or '-', "
-            "beginning with a letter or digit"
-        )
+        raise LedgerError(f"writer name {writer!r} cannot be used: it must match {WRITER_NAME.pattern}")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -76,9 +76,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
 
     With `endorses`, `key` may endorse other keys. Raises LedgerError if `by` may not endorse, or OSError."""
     if not keys.is_public(key):
-        raise LedgerError(
-            f"{key!r} is not a public key, which has 64 hexadecimal digits; `rose ledger verify` lists them"
-        )
+        raise LedgerError(f"{key!r} is not a public key of 64 hexadecimal digits; see `rose ledger verify`")
     ledger_id = layout.give_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
         registered = lines(root)
@@ -91,8 +89,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
         refused = sorted(name for name in names if not standing.may_endorse(by.public, name))
         if refused or (endorses and by.public not in standing.endorsers):
             raise LedgerError(
-                f"the key {by.public} of this user may not endorse keys of {', '.join(refused) or 'all writers'}; run "
-                "this with a key that may, such as the first key of the ledger (`rose ledger verify`)"
+                f"the key {by.public} of this user may not endorse keys of {', '.join(refused) or 'all writers'}"
             )
         _write(root, [(name, key, by, endorses) for name in sorted(names)], ledger_id)
     return sorted(names)

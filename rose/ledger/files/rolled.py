@@ -95,6 +95,4 @@ def read(root: Path, generation: int) -> Coverage | None:
     except FileNotFoundError:
         return None
     except (IsADirectoryError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LedgerError(
-            f"{path} is damaged; remove the folder {path.parent}: the next roll-up makes it again from the events"
-        ) from error
+        raise LedgerError(f"{path} is damaged; remove {path.parent}: the next roll-up makes it again") from error

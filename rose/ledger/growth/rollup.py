@@ -73,9 +73,7 @@ def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
 def _check_rebuild(ledger: Ledger) -> None:
     if gone := layout.archived_parts(ledger.folder):
         raise LedgerError(
-            f"the roll-ups of {ledger.folder} are gone, or of another version of ROSE, and must be made again from "
-            f"all events, but {gone[0].stem}.parquet was archived: restore it with `rose ledger restore`, roll up, "
-            "and archive again"
+            f"{gone[0].stem}.parquet is archived: restore it with `rose ledger restore`, roll up, and archive again"
         )
 
 
@@ -138,9 +136,7 @@ def _write_ids(
             # A merge would hide that it was changed.
             if hashlib.sha256((ledger.folder / name).read_bytes()).hexdigest() != known[name]:
                 raise LedgerError(
-                    f"cannot roll up {ledger.folder}: {name} was changed after it was written. Restore it from a "
-                    "copy, or restore all archived events with `rose ledger restore`, and remove the "
-                    f"folder {FOLDER}: the next roll-up makes it again from the events"
+                    f"{name} was changed after it was written: restore it, or all archived events, and remove {FOLDER}"
                 )
         select = sources.parquet(ledger.folder, [*merged, path.relative_to(ledger.folder).as_posix()])
         path = temporary / "merged.parquet"

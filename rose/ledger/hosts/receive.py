@@ -119,8 +119,7 @@ class Receiver:
             header.index and tail.epoch < 0
         ):
             raise LedgerError(
-                f"{path}: not the next segment of {header.writer!r}: segment {tail.next_index} of epoch "
-                f"{max(tail.epoch, 0)} is. Send them in the order in which they were written, from the first"
+                f"{path}: not the next segment of {header.writer!r}: {tail.next_index} of epoch {max(tail.epoch, 0)} is"
             )
         if header.previous_sha256 != tail.sha256 or header.first_seq != tail.next_seq:
             raise LedgerError(_fork(path, header.writer))
@@ -131,8 +130,7 @@ class Receiver:
         if not link.key:
             if tail is not None and tail.signed_by:
                 raise LedgerError(
-                    f"{path}: unsigned, and writer {link.writer!r} signed before, with the key "
-                    f"{tail.signed_by}. Restore that host's key, or give it another writer name"
+                    f"{path}: unsigned, and writer {link.writer!r} signed before, with {tail.signed_by}: get the key"
                 )
             return
         if (link.writer, link.key) in self._registered:
@@ -142,8 +140,7 @@ class Receiver:
         allowed = endorsed or registry.keys_of(known, link.writer)
         if allowed and link.key not in allowed:
             raise LedgerError(
-                f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not its earlier key. If "
-                f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` on this one"
+                f"{path}: a new key. If it may sign, run `rose ledger endorse {link.key} --writer {link.writer}`"
             )
 
     def _check_present(self, path: str, header: segments.Header) -> None:
@@ -179,9 +176,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
     try:
         header = segments.read_header(content)
         if header.format_version != layout.FORMAT_VERSION:
-            raise LedgerError(
-                f"{path}: of format {header.format_version!r}; this ledger takes format {layout.FORMAT_VERSION}"
-            )
+            raise LedgerError(f"{path}: format {header.format_version!r}; this ledger takes {layout.FORMAT_VERSION}")
         numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
         if any(type(number) is not int for number in numbers) or path != (
             f"live/{header.writer}/{header.epoch:06d}/{header.index:06d}-{sha256}.parquet"
@@ -209,10 +204,7 @@ def _read(path: str, content: bytes) -> pa.Table:
     known = rows.schema()
     for field in schema:
         if field.name not in known.names or field.type != known.field(field.name).type:
-            raise LedgerError(
-                f"{path}: column {field.name!r} of type {field.type} is not known here; "
-                "the controller's host needs the version of ROSE that wrote it, or a newer one"
-            )
+            raise LedgerError(f"{path}: column {field.name!r} of type {field.type} is not known here: update ROSE here")
     if missing := _REQUIRED - set(schema.names):
         raise LedgerError(f"{path}: column {min(missing)!r} is missing")
     texts = [field.name for field in schema if pa.types.is_string(field.type)]

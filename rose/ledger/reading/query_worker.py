@@ -134,9 +134,7 @@ def _fetch(reader: pa.RecordBatchReader) -> pa.Table:
         batches.append(batch)
         size_bytes += batch.nbytes
         if size_bytes > RESULT_BYTES_MAX:
-            raise QueryError(
-                f"the result is larger than {RESULT_BYTES_MAX // 1024**2} MiB; select fewer columns, or a lower limit"
-            )
+            raise QueryError(f"the result exceeds {RESULT_BYTES_MAX // 1024**2} MiB; select fewer columns or rows")
     return pa.Table.from_batches(batches, reader.schema)
 
 

@@ -111,9 +111,7 @@ def text(ledger: Ledger) -> str:
 
 
 def _of_files(ledger: Ledger) -> Iterator[Metric]:
-    age = GaugeMetricFamily(
-        "rose_ledger_newest_event_age_seconds", "Time since a writer's newest event.", labels=["writer"]
-    )
+    age = GaugeMetricFamily("rose_ledger_newest_event_age_seconds", "Age of a writer's last event.", labels=["writer"])
     events = CounterMetricFamily("rose_ledger_events", "Events that a writer recorded.", labels=["writer"])
     for writer in layout.writers(ledger.folder):
         count, newest_us = writer_state(ledger, writer)

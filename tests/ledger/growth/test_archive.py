@@ -123,7 +123,7 @@ def test_two_ledgers_do_not_share_a_place(root, tmp_path, lease):
     first, last = layout.parts(root, "w")[0].first, layout.parts(root, "w")[0].last
     assert (first, last) == (layout.parts(other, "w")[0].first, layout.parts(other, "w")[0].last)
     archive(Ledger(other), older_than_days=1, to=str(tmp_path / "away"), delete=False)
-    with pytest.raises(LedgerError, match="belongs to another ledger"):
+    with pytest.raises(LedgerError, match="is of another ledger"):
         archive(Ledger(root), older_than_days=1, to=str(tmp_path / "away"), delete=True)
     assert "archived" not in states(root)
 

@@ -130,7 +130,7 @@ def test_a_damaged_file_of_ids_is_named_and_not_merged(root):
     table = pq.read_table(root / rolled.id_file(0))
     pq.write_table(table.set_column(2, "event_id", pa.array(["x"])), root / rolled.id_file(0))
     assert Ledger(root).verify().problems == ["rollup/ids/000000.parquet: its bytes were changed after it was written"]
-    assert sum_faults(root)[0] == ["rollup/ids: 2 rows are not the ids of the events that are counted"]
+    assert sum_faults(root)[0] == ["rollup/ids: 2 rows are not the ids of their events"]
     write(root, "b")
     with pytest.raises(LedgerError, match=r"rollup/ids/000000.parquet was changed after it was written"):
         rollup.roll_up(Ledger(root))

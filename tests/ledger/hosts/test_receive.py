@@ -105,10 +105,10 @@ def test_a_fork_is_refused_and_nothing_is_lost(spool, receiver, tmp_path, lease)
 
 def test_a_gap_is_refused(spool, receiver):
     sent = shipped(spool)
-    with pytest.raises(LedgerError, match="not the next segment of 'far': segment 0 of epoch 0 is"):
+    with pytest.raises(LedgerError, match="not the next segment of 'far': 0 of epoch 0 is"):
         receiver.receive(*sent[1])
     receiver.receive(*sent[0])
-    with pytest.raises(LedgerError, match="segment 1 of epoch 0 is"):
+    with pytest.raises(LedgerError, match="1 of epoch 0 is"):
         receiver.receive(*sent[2])
 
 
@@ -132,7 +132,7 @@ def wrong(spool):
         "its header says": (path.replace("/000000/", "/0000000000/"), content),
         "its header says writer": (path.replace("far", "near"), content),
         "not a segment": (f"live/far/000000/000001-{hashlib.sha256(b'PAR1').hexdigest()}.parquet", b"PAR1"),
-        "of format 2": forged(second, format_version=2),
+        "format 2": forged(second, format_version=2),
         "a number in its header": forged(second, first_seq=0.0),
         "its rows are not seq": forged(second, last_seq=10**18),
         "its rows are not seq 0 to 0": forged(second, rows.slice(0, 0)),

@@ -134,7 +134,7 @@ def passes(connection, text):
 
 
 def test_a_result_that_is_too_large_is_refused(root):
-    with pytest.raises(QueryError, match="the result is larger than 256 MiB"):
+    with pytest.raises(QueryError, match="the result exceeds 256 MiB"):
         query(Ledger(root), "SELECT repeat('x', 1000000) FROM range(400)")
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -44,10 +44,7 @@ def prepare(
         raise TransferError(f"version {staged.version} lacks tensors {odd} that regions are given for")
     if set(regions) != set(current):
         missing, extra = sorted(set(regions) - set(current)), sorted(set(current) - set(regions))
-        raise TransferError(
-            f"version {staged.version} and the engine differ in tensors: the engine lacks {missing or 'none'}, "
-            f"the version lacks {extra or 'none'}"
-        )
+        raise TransferError(f"the engine lacks {missing or 'none'}, version {staged.version} lacks {extra or 'none'}")
     for name, region in regions.items():
         _check_layout(tensors[name], region, current[name])
     opened: dict[Chunk, memoryview] = {}
@@ -145,12 +142,7 @@ def _writers() -> ThreadPoolExecutor:
 
 def _check_layout(info: TensorInfo, region: Region, tensor: torch.Tensor) -> None:
     if not Region.whole(info.shape).contains(region):
-        raise TransferError(
-            f"tensor {info.name!r} has shape {list(info.shape)}, and the engine's {region} is not in it"
-        )
-    actual = (dtype_name(info.name, tensor), tuple(tensor.shape))
-    if actual != (info.dtype, region.shape):
-        raise TransferError(
-            f"tensor {info.name!r} of the engine is {actual[0]}{list(actual[1])}, "
-            f"expected {info.dtype}{list(region.shape)}"
-        )
+        raise TransferError(f"tensor {info.name!r} has shape {list(info.shape)}, and {region} is not in it")
+    actual = TensorInfo(info.name, dtype_name(info.name, tensor), tuple(tensor.shape))
+    if actual != (expected := replace(info, shape=region.shape)):
+        raise TransferError(f"tensor {info.name!r} of the engine is {actual}, expected {expected}")

@@ -96,7 +96,4 @@ class Staged:
             with turn():
                 hasher.update(content[start : start + PORTION_BYTES])
         if (actual := hasher.hexdigest()) != chunk.sha256:
-            raise TransferError(
-                f"chunk {self.folder / 'chunks' / chunk.sha256} of version {self.version} has SHA-256 {actual}; "
-                "fetch it again"
-            )
+            raise TransferError(f"chunk {self.folder / 'chunks' / chunk.sha256} has SHA-256 {actual}; fetch it again")

@@ -39,9 +39,7 @@ def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps
     """Return the gaps and steps. The gaps may lead past the last element. Raises TransferError."""
     far_count, signs_from = take_number(block, 0)
     if far_count > changed or signs_from - (-changed // 8) > len(block):
-        raise TransferError(
-            f"encoded array has {len(block)} bytes for {changed} changes of a block, {far_count} of them far"
-        )
+        raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes, {far_count} of them far")
     data = np.frombuffer(bytes(block) + bytes(_BEYOND_BYTES), np.uint8)
     gaps, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)
     _, between, far = _room(far_count)
@@ -53,9 +51,7 @@ def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps
             + ("that ends before its numbers" if end == _SHORT else f"with a far step past its {changed} changes")
         )
     if end != 8 * len(block):
-        raise TransferError(
-            f"encoded array has {len(block)} bytes for {changed} changes of a block, expected {end // 8}"
-        )
+        raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes, expected {end // 8}")
     return gaps, steps
 
 

@@ -130,10 +130,8 @@ def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_on
         raise TransferError(f"cannot decode {base.dtype}{base.shape} into {new.dtype}{new.shape}")
     header, body = read_header(blob)
     if (header.elements, header.item_bytes) != (base.size, base.itemsize):
-        raise TransferError(
-            f"encoded array has {header.elements} elements of {header.item_bytes} bytes, "
-            f"expected {base.size} of {base.itemsize}"
-        )
+        found = f"{header.elements} elements of {header.item_bytes} bytes"
+        raise TransferError(f"encoded array has {found}, expected {base.size} of {base.itemsize}")
     if header.encoding == "dense":
         if len(body) != base.nbytes:
             raise TransferError(f"dense array is {len(body)} bytes, expected {base.nbytes}")
@@ -167,17 +165,12 @@ def _blocks(header: Header, body: memoryview) -> list[_Block]:
             changed, at = take_number(body, at)
             length, at = take_number(body, at)
             if changed > cut.stop - cut.start or length > len(body) - at:
-                raise TransferError(
-                    f"encoded array says {changed} of its elements {cut.start} to {cut.stop} changed, in {length} bytes"
-                )
+                raise TransferError(f"encoded array has a block {cut} of {changed} changes in {length} bytes")
             cut_blocks.append((cut, changed, body[at : at + length]))
             at += length
     changed = sum(changed for _, changed, _ in cut_blocks)
     if (at, changed) != (len(body), header.changed):
-        raise TransferError(
-            f"encoded array has {len(body)} bytes after its header and {header.changed} changes, its blocks {at} and "
-            f"{changed}"
-        )
+        raise TransferError(f"encoded array has {len(body)} bytes and {header.changed} changes, not {at} and {changed}")
     return cut_blocks
 
 

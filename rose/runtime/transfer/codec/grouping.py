@@ -62,9 +62,7 @@ def decode(block: memoryview, base: Bits, new: Bits, changed: int, header: Heade
     if at != len(block) or not differences.collect(
         base, new, shift, mask, low, header.half, crossing, ends, apart, steps
     ):
-        raise TransferError(
-            f"encoded array has a block of {len(block)} bytes whose {changed} changes take {at}, or lead past its end"
-        )
+        raise TransferError(f"encoded array has a block of {len(block)} bytes, whose {changed} changes do not fit")
 
 
 def _exponent(header: Header) -> tuple[int, int]:

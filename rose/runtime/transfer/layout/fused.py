@@ -33,9 +33,7 @@ def hf_views(
         elif kind in ("embed_tokens", "lm_head") and vocab_size is not None:
             held = weight.shape[0]
             if held * tp < vocab_size:
-                raise TransferError(
-                    f"parameter {name!r} has {held} rows on each of {tp} ranks, expected at least {vocab_size} in all"
-                )
+                raise TransferError(f"parameter {name!r} has {tp} times {held} rows, expected at least {vocab_size}")
             if (rows := min(held, vocab_size - rank * held)) > 0:
                 views[name] = weight[:rows]
             continue

@@ -25,9 +25,7 @@ class ModelShape:
             if getattr(self, field) < 1:
                 raise TransferError(f"{field} is {getattr(self, field)}, expected 1 or more")
         if self.num_heads % self.num_kv_heads:
-            raise TransferError(
-                f"num_heads is {self.num_heads}, expected a multiple of num_kv_heads, {self.num_kv_heads}"
-            )
+            raise TransferError(f"num_heads is {self.num_heads}, no multiple of num_kv_heads, {self.num_kv_heads}")
         heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         rows = {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads}
         for name, shape in self.shapes.items():
@@ -91,10 +89,7 @@ def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Pie
             shared = ((region.intersect(cell.region), cell.holders) for cell in cells.get(name, ()))
             placed = [Piece(name, box, holders) for box, holders in shared if box is not None]
             if (covered := sum(piece.region.elements for piece in placed)) != region.elements:
-                raise TransferError(
-                    f"tensor {name!r}: only {covered} of the {region.elements} elements of {region} are inside of the "
-                    "model's tensor; check the model's shapes"
-                )
+                raise TransferError(f"tensor {name!r}: {region} has only {covered} elements in the model's tensor")
             cut += placed
     return cut
 

@@ -81,8 +81,7 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
     for name, info in now.items():
         if info != known[name]:
             raise TransferError(
-                f"tensor {name!r} is {info.dtype}{list(info.shape)}, expected {known[name].dtype}"
-                f"{list(known[name].shape)} as in version {version}; publish to a new store"
+                f"tensor {name!r} is {info}, in version {version} {known[name]}; publish to a new store"
             )
 
 

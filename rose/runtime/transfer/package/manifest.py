@@ -74,6 +74,9 @@ class TensorInfo:
     dtype: str
     shape: tuple[int, ...]  # Shape of the whole published tensor.
 
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
@@ -180,10 +183,8 @@ class Manifest:
         if len(data) > MANIFEST_BYTES_MAX or seal != _sha256(packed):
             raise TransferError(f"manifest of {len(data)} bytes fails its own SHA-256; fetch it again")
         if signer is not None and not keys.check(signer, _SIGNED + seal, signature.decode("latin-1")):
-            raise TransferError(
-                f"manifest {seal.decode()} is {'signed by another key' if signature else 'not signed'}, expected the "
-                f"signature of {signer}: another publisher wrote it"
-            )
+            fault = "signed by another key" if signature else "not signed"
+            raise TransferError(f"manifest {seal.decode()} is {fault}, expected the signature of {signer}")
         try:
             # Each piece has a hash, which cannot be compressed: a small file that unpacks to a large one is forged.
             content = unpack(packed, min(_BYTES_MAX, _BYTES_FREE + _RATIO_MAX * len(packed)))
@@ -212,9 +213,7 @@ def check_sound(manifest: Manifest, *, whole: bool) -> None:
         regions = [piece.region for piece in group]
         if whole and not tiles(Region.whole(info.shape), regions):
             covered = sum(region.elements for region in regions)
-            raise TransferError(
-                f"manifest: pieces of {info.name!r} hold {covered} of its {info.elements} elements, or overlap"
-            )
+            raise TransferError(f"manifest: pieces of {info.name!r} hold {covered} of {info.elements}, or overlap")
         if not whole and (both := overlapping(regions)):
             raise TransferError(f"manifest: tensor {info.name!r} has pieces {both[0]} and {both[1]} that overlap")
     if len({info.name for info in manifest.tensors}) != len(manifest.tensors):
@@ -240,10 +239,7 @@ def _check_chunks(manifest: Manifest) -> None:
         if piece.chunk >= len(manifest.chunks):
             raise TransferError(f"manifest: tensor {piece.name!r} lies in chunk {piece.chunk} of {len(filled)}")
         if piece.offset != filled[piece.chunk] or piece.length <= 0:
-            raise TransferError(
-                f"manifest: tensor {piece.name!r} at {list(piece.start)} lies at {piece.offset} of chunk "
-                f"{piece.chunk}, expected {filled[piece.chunk]}"
-            )
+            raise TransferError(f"manifest: piece {piece.key} is at byte {piece.offset}, not {filled[piece.chunk]}")
         filled[piece.chunk] += piece.length
     for index, chunk in enumerate(manifest.chunks):
         if chunk.size_bytes != filled[index]:
@@ -347,7 +343,4 @@ def check_chain(manifests: Sequence[Manifest]) -> None:
         results = {piece.key: piece.result_xxh3 for piece in before.pieces}
         for piece in after.pieces:
             if (result_xxh3 := results.get(piece.key)) is not None and piece.base_xxh3 != result_xxh3:
-                raise TransferError(
-                    f"tensor {piece.name!r} at {list(piece.start)}: delta to version {after.version} expects base "
-                    f"{piece.base_xxh3}, version {before.version} is {result_xxh3}"
-                )
+                raise TransferError(f"piece {piece.key} needs base {piece.base_xxh3}, and {result_xxh3} comes before")

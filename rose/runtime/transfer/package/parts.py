@@ -48,8 +48,7 @@ class Parts:
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:
                 raise TransferError(
-                    f"rank {writer.rank} publishes {package.stem}, rank {rank} has published {min(begun)}: publish the "
-                    "version that some ranks lack before this one"
+                    f"rank {writer.rank}: publish {min(begun)}, as rank {rank} did, before {package.stem}"
                 )
 
     def chunks(self) -> set[str]:

@@ -35,19 +35,13 @@ class Adapter:
         self._config = {"peft_type": None, **read_json(folder / CONFIG)}
         for option, value in self._config.items():
             if value not in _REQUIRED[option] if option in _REQUIRED else value and option not in _FOLLOWED:
-                raise TransferError(
-                    f"{folder / CONFIG}: {option} is {value!r}, which ROSE cannot merge: merge it with PEFT and "
-                    "publish the whole model"
-                )
+                raise TransferError(f"{folder / CONFIG}: {option} is {value!r}: publish the model that PEFT merged")
         self._weights = mapped(folder / WEIGHTS)
 
     def base(self) -> Checkpoint:
         name = self._config.get("base_model_name_or_path")
         if not isinstance(name, str) or not Path(name).is_dir():
-            raise TransferError(
-                f"{self.folder / CONFIG}: base_model_name_or_path is {name!r}, and not a folder of this host: give "
-                "`checkpoint`, the folder of the base model"
-            )
+            raise TransferError(f"{self.folder / CONFIG}: base_model_name_or_path is {name!r}: give `checkpoint`")
         return Checkpoint(Path(name))
 
     def merge(self, base: Checkpoint) -> tuple[dict[str, RankTensor], list[str]]:
@@ -71,8 +65,7 @@ class Adapter:
                 or shapes[1][1] != shapes[2][0]
             ):
                 raise TransferError(
-                    f"{self.folder}: {other!r} of {list(shapes[1])} and {name!r} of {list(shapes[2])} do not fit "
-                    f"{target!r} of {list(shapes[0])}"
+                    f"{self.folder}: {other!r} {up.info} and {name!r} {down.info} do not fit {target!r} {whole.info}"
                 )
             sources = [next(iter(tensor.boxes.values())) for tensor in (whole, up, down)]
             added = partial(_added, sources, self._scale(shapes[2][0]))

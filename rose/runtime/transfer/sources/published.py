@@ -88,9 +88,7 @@ def _one_name(tensors: Mapping[str, RankTensor], model: Mapping[str, RankTensor]
         embedding = kept.setdefault(names[0], tensor)
         for region in tensor.boxes.keys() & embedding.boxes.keys():
             if not _same_bits(elements(tensor.boxes[region]), elements(embedding.boxes[region])):
-                raise TransferError(
-                    f"tensor {head!r} differs from {names[0]!r} at {region}, which the checkpoint ties: tie them"
-                )
+                raise TransferError(f"tensor {head!r} differs from {names[0]!r} at {region}: the checkpoint ties them")
     return kept
 
 

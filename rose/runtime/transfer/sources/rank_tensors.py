@@ -42,16 +42,11 @@ def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
             plain = plain.detach()
         if isinstance(plain, sharded):
             if any(placement.is_partial() for placement in plain.placements):
-                raise TransferError(
-                    f"tensor {name!r} is a DTensor of partial sums: redistribute it before it is published"
-                )
+                raise TransferError(f"tensor {name!r} is a DTensor of partial sums: redistribute it first")
             plain = plain.to_local()
         if type(plain) is not torch.Tensor or plain.layout is not torch.strided:
             kind = f"{type(plain).__name__} ({getattr(plain, 'layout', 'no tensor')})"
-            raise TransferError(
-                f"tensor {name!r} is a {kind}, expected a torch.Tensor or a DTensor: leave it out, or publish a folder "
-                "with the whole weights"
-            )
+            raise TransferError(f"tensor {name!r} is a {kind}, expected a torch.Tensor or a DTensor: leave it out")
         local[name] = plain
     # Other threads read the tensors. The streams of those threads do not wait for the caller's stream.
     for device in {plain.device for plain in local.values() if plain.is_cuda}:
@@ -80,10 +75,7 @@ def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements
             indices[axis] = shards[coordinate].reshape(-1)
     expected = [len(index) for index in indices]
     if list(local.shape) != expected and (local.numel() or all(expected)):  # A tensor without elements has many shapes.
-        raise TransferError(
-            f"tensor {name!r} has a local shape of {list(local.shape)} as {tensor.placements} of {list(tensor.shape)}, "
-            f"expected {expected}"
-        )
+        raise TransferError(f"tensor {name!r} of {list(tensor.shape)} has {list(local.shape)} here, not {expected}")
     boxes: dict[Region, Elements] = {}
     for runs in itertools.product(*map(_runs, indices)):
         region = Region(tuple(run[0] for run in runs), tuple(run[0] + run[2] for run in runs))

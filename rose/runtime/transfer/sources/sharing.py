@@ -27,13 +27,10 @@ def share(ranks: Sequence[Sequence[Offer]], model_names: Collection[str] | None)
         names.add(info.name)
         if pair := overlapping(holders):
             (one, other) = (holders[box][0] for box in pair)
-            raise TransferError(
-                f"tensor {info.name!r}: rank {one} has {pair[0]} and rank {other} {pair[1]}, which overlap"
-            )
+            raise TransferError(f"tensor {info.name!r}: {pair[0]} of rank {one} and {pair[1]} of rank {other} overlap")
         if (covered := sum(box.elements for box in holders)) != info.elements:
             raise TransferError(
-                f"tensor {info.name!r}: {len(ranks)} ranks have {covered} of its {info.elements} elements: open the "
-                "run with `group` on every rank that has a part of the model"
+                f"tensor {info.name!r}: ranks have {covered} of its {info.elements} elements: open all with `group`"
             )
         for box, ranks_with_box in sorted(holders.items()):
             rank = min(ranks_with_box, key=lambda rank: (load[rank], rank))
@@ -66,10 +63,7 @@ def _tensors(ranks: Sequence[Sequence[Offer]]) -> Iterator[tuple[TensorInfo, dic
         holders: dict[Region, list[int]] = {}
         for rank, (other, boxes, _) in entries:
             if other != info:
-                raise TransferError(
-                    f"tensor {name!r} is {other.dtype}{list(other.shape)} on rank {rank}, and {info.dtype}"
-                    f"{list(info.shape)} on rank {first}"
-                )
+                raise TransferError(f"tensor {name!r} is {other} on rank {rank}, and {info} on rank {first}")
             for box in boxes:
                 holders.setdefault(box, []).append(rank)
         if not (holders and all(tied for _, (_, boxes, tied) in entries if boxes)):

@@ -32,10 +32,7 @@ class Fence:
         if self._number is None:
             self._number = newest + 1
         if newest > self._number:
-            raise FencedError(
-                f"{self._path.parent} was taken over by a newer publisher (fence {newest}, this one has "
-                f"{self._number}): end this one, or resume the run"
-            )
+            raise FencedError(f"{self._path.parent} has publisher {newest}, newer than {self._number}: end this one")
         if newest < self._number:
             write_file(self._path, json.dumps({"run_id": self._run_id, "fence": self._number}).encode())
 

@@ -32,10 +32,7 @@ def download(
             path.unlink()
     except OSError as error:
         raise TransferError(f"cannot write chunk {chunk.sha256} to {path}: {error.strerror}; is there room?")
-    raise TransferError(
-        f"chunk {chunk.sha256} from {origin.url} has SHA-256 {actual}, twice: the origin's copy is damaged "
-        "or altered in transit"
-    )
+    raise TransferError(f"chunk {chunk.sha256} from {origin.url} has SHA-256 {actual}, twice: its copy is damaged")
 
 
 def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event | None = None) -> _Result:

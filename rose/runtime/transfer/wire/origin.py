@@ -166,10 +166,7 @@ class HttpOrigin(Origin):
             span = f"bytes {offset}-{chunk.size_bytes - 1}/{chunk.size_bytes}"
             elsewhere = response.status == 206 and response.headers["Content-Range"] != span
             if response.length != expected or elsewhere:
-                raise TransferError(
-                    f"{self.url}{path} announces {response.length} bytes{' of another range' * elsewhere}, "
-                    f"expected {expected} ({span})"
-                )
+                raise TransferError(f"{self.url}{path} announces {response.length} bytes, expected {expected} ({span})")
             for block in self._blocks(path, response, expected):
                 if len(block) > skip:
                     yield block[skip:]
@@ -282,9 +279,7 @@ class HttpOrigin(Origin):
         response.read()  # Marks it as read, so that the connection takes the next request.
 
     def _unsendable(self) -> TransferError:  # Python's own message may show the token.
-        return TransferError(
-            f"{self.url} cannot be requested: HTTP cannot send its host name, its path or the token: correct them"
-        )
+        return TransferError(f"{self.url} cannot be requested: correct its host name, its path or the token")
 
     def _broken(self, error: Exception) -> BrokenError:
         return BrokenError(f"transfer from {self.url} broke off ({error or type(error).__name__}); try again")

@@ -149,8 +149,7 @@ class Receiver:
         for manifest in manifests:
             if manifest.run_id != self._run_id:
                 raise TransferError(
-                    f"version {manifest.version} at {self.url} is {of_run(manifest.run_id)}, expected one "
-                    f"{of_run(self._run_id)}: give the URL of that run's own store"
+                    f"version {manifest.version} at {self.url} is {of_run(manifest.run_id)}, not {of_run(self._run_id)}"
                 )
 
     @contextmanager
@@ -208,9 +207,7 @@ def _manifest(data: bytes, package: Package, signer: str | None) -> Manifest:
     # No encoding is longer than the tensors themselves: this bounds the disk space that a forged manifest can fill.
     most = manifest.dense_bytes + HEADER_BYTES * len(manifest.pieces)
     if manifest.blob_bytes > most:
-        raise TransferError(
-            f"package {package.stem} has chunks of {manifest.blob_bytes} bytes, expected at most {most}"
-        )
+        raise TransferError(f"{package.stem} has chunks of {manifest.blob_bytes} bytes, expected at most {most}")
     return manifest
 
 

@@ -128,11 +128,11 @@ def test_parts_of_several_ranks_make_one_manifest() -> None:
     left = replace(good, encode_ns=9, chunks=(Chunk(A, 50),), pieces=good.pieces[:1])
     right = replace(good, chunks=good.chunks[1:], pieces=tuple(replace(p, chunk=p.chunk - 1) for p in good.pieces[1:]))
     assert Manifest.from_bytes(right.to_bytes(), whole=False) == right
-    with pytest.raises(TransferError, match="hold 16 of its 32 elements"):
+    with pytest.raises(TransferError, match="hold 16 of 32"):
         Manifest.from_bytes(right.to_bytes())
     assert merge_parts([left, right]) == replace(good, encode_ns=16)
     assert merge_parts([right, left]).weights_sha256 == good.weights_sha256
-    with pytest.raises(TransferError, match="hold 16 of its 32 elements"):
+    with pytest.raises(TransferError, match="hold 16 of 32"):
         merge_parts([right])
     with pytest.raises(TransferError, match="does not come after"):
         merge_parts([left, left, right])
@@ -148,7 +148,7 @@ def test_a_chain_must_meet_piece_by_piece() -> None:
     with pytest.raises(TransferError, match="from version 3 cannot follow version 2"):
         check_chain([manifest(2, None), second])
     wrong = replace(second, pieces=(replace(second.pieces[0], base_xxh3="9" * 32), *second.pieces[1:]))
-    with pytest.raises(TransferError, match=r"'a' at \[0, 0\]: delta to version 4 expects base 9{32}, version 3 is 1"):
+    with pytest.raises(TransferError, match=r"\('a', \(0, 0\), .*needs base 9{32}, and 1{32} comes before"):
         check_chain([first, wrong])
     with pytest.raises(TransferError, match="differ in names, dtypes or shapes"):
         check_chain([first, replace(second, pieces=second.pieces[:-1])])
@@ -207,16 +207,16 @@ def test_a_plan_is_a_chain_or_an_error(ids: set[tuple[int, int | None]], version
 
 WRONG: dict[str, tuple[Callable[[], Manifest], str]] = {
     "chunk too long": (lambda: with_piece(3, length=39), "pieces fill 79 bytes of a chunk of 80"),
-    "no length": (lambda: with_piece(0, length=0), "lies at 0 of chunk 0"),
+    "no length": (lambda: with_piece(0, length=0), "is at byte 0, not 0"),
     "no such chunk": (lambda: with_piece(3, chunk=3), "chunk 3 of 3"),
     "unused chunk": (lambda: replace(manifest(), chunks=(*manifest().chunks, Chunk(A, 9))), "fill 0 bytes"),
     "out of the shape": (lambda: with_piece(1, stop=(4, 9)), r"reaches to \[4, 9\], out of its shape"),
     "backwards": (lambda: with_piece(1, start=(0, 8), stop=(4, 4)), "expected 0 <= start <= stop"),
-    "hole in a tensor": (lambda: with_piece(1, start=(0, 5), changed=2), "hold 28 of its 32 elements"),
+    "hole in a tensor": (lambda: with_piece(1, start=(0, 5), changed=2), "hold 28 of 32"),
     "overlap in a tensor": (lambda: with_piece(1, start=(0, 3)), "or overlap"),
     "a piece twice": (lambda: with_piece(1, start=(0, 0), stop=(4, 4)), "does not come after"),
     "out of order": (lambda: with_piece(2, name="d"), "does not come after"),
-    "two dtypes": (lambda: with_piece(1, dtype="float16"), "hold 16 of its 32 elements"),
+    "two dtypes": (lambda: with_piece(1, dtype="float16"), "hold 16 of 32"),
     "dtype": (lambda: with_piece(2, dtype="int8"), "'int8', which is not known"),
     "encoding": (lambda: with_piece(2, encoding="zip"), "Invalid enum value 'zip'"),
     "more changed than there are": (lambda: with_piece(2, changed=33), "33 of 32 elements changed"),
@@ -242,5 +242,5 @@ def test_what_contradicts_itself_is_refused_though_its_sha256_is_right(fault: st
 
 @pytest.mark.parametrize("offset", [39, 41])
 def test_pieces_lie_one_after_the_other(offset: int) -> None:
-    with pytest.raises(TransferError, match=rf"'c' at \[0\] lies at {offset} of chunk 2, expected 40"):
+    with pytest.raises(TransferError, match=rf"\('c', \(0,\), \(7,\)\) is at byte {offset}, not 40"):
         check_sound(with_piece(3, offset=offset), whole=True)

@@ -112,7 +112,10 @@ def test_untied_weights_keep_both_names_also_where_they_share_memory(tmp_path: P
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({HEAD: torch.ones(12, 4, dtype=torch.bfloat16)}, f"'{HEAD}' differs from '{EMBEDDING}' at .* tie them"),
+        (
+            {HEAD: torch.ones(12, 4, dtype=torch.bfloat16)},
+            f"'{HEAD}' differs from '{EMBEDDING}' at .*: the checkpoint ties them",
+        ),
         ({"extra": torch.ones(1)}, "'extra' is not in the checkpoint"),
         ({"model.norm.weight": torch.ones(5)}, r"'model.norm.weight' has shape \[5\], expected \[4\]"),
         ({"model.norm.weight": torch.ones(4).to(torch.float8_e5m2)}, "is float8_e5m2, and cannot be rounded"),

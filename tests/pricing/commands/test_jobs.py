@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import os
 import signal
@@ -10,30 +9,25 @@ from pathlib import Path
 import pytest
 import typer
 
-from rose.ledger.commands.jobs import jobs_app
-from rose.ledger.files.layout import LedgerError
+from rose.events import Lease
 from rose.ledger.ledger import Ledger
-from rose.ledger.upkeep.jobs import Job, Settings, history, ledger_jobs, run_job
+from rose.ledger.upkeep.jobs import Job, history, run_job
+from rose.pricing.commands.jobs import jobs_app, planned_jobs
 from tests.ledger.commands.conftest import check_refused, invoke
-from tests.ledger.conftest import ask
+from tests.ledger.conftest import ask, record
 
 ROSE = str(Path(sys.executable).with_name("rose"))
-seen = []
-
-
-def boom(root):
-    raise LedgerError("first line\nsecond line" + " and much more" * 20)
-
-
-def planned(settings):
-    seen.append(settings)
-    return [*ledger_jobs(settings), Job("boom", boom, 90)]
-
-
 app = typer.Typer()
-app.add_typer(jobs_app(planned), name="jobs")
+app.add_typer(jobs_app, name="jobs")
 run = partial(invoke, app, "jobs")
 pytestmark = pytest.mark.usefixtures("root")
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    granted = Lease(lease_id="l", action="granted", kv_budget_bytes=100, compute_share=1.0, expires_at_us=4 * 10**15)
+    return record(tmp_path / "ledger", granted)
 
 
 def test_running_a_job_says_how_it_ended_and_records_it(root):
@@ -42,9 +36,9 @@ def test_running_a_job_says_how_it_ended_and_records_it(root):
     said = json.loads(done.stdout)
     assert (said["job"], said["status"], said["result"]["events"]) == ("audit", "ok", 1)
     assert history(Ledger(root))["audit"].started_us == said["started_us"]
-    done = run("run", "boom")
+    done = run("run", "archive", "--archive-to", "memory://x", "--archive-after", "1d")
     assert done.exit_code == 1
-    assert "boom: failed in " in done.stdout
+    assert "archive: failed in " in done.stdout
 
 
 def test_a_job_that_runs_already_is_no_error(root):
@@ -56,34 +50,12 @@ def test_a_job_that_runs_already_is_no_error(root):
     assert f"audit: skipped: already running in the process with pid {os.getpid()}" in str(result["said"])
 
 
-def test_jobs_are_listed_with_how_they_stand():
-    run("run", "boom")
-    run("run", "audit")
-    rows = {row["job"]: row for row in json.loads(run("run", "--json").stdout)}
-    assert list(rows) == ["compact", "roll-up", "audit", "archive", "boom"]
-    assert rows["compact"]["last"] is None
-    assert rows["audit"]["last"]["ok"] is True
-    assert rows["audit"]["due_us"] == rows["audit"]["last"]["succeeded_us"] + 86_400_000_000
-    lines = {line.split()[1]: line for line in run("run").stdout.splitlines() if line.startswith("│")}
-    assert "never" in lines["compact"]
-    assert "first line second line and" in lines["boom"]
-    assert " now " in lines["boom"]
-    assert lines["boom"].rstrip("│ ").endswith("now")
-
-
 def test_settings_are_taken_from_the_options(tmp_path):
-    seen.clear()
-    options = "--price-book b.toml --reports r --alerts a.toml --archive-to a --archive-after 36h"
-    run("run", "audit", *options.split())
-    (settings,) = seen
-    assert dataclasses.asdict(settings) == {
-        **dataclasses.asdict(Settings()),
-        "price_book": "b.toml",
-        "reports": tmp_path / "r",
-        "alerts": tmp_path / "a.toml",
-        "archive_to": "a",
-        "archive_after_days": 1.5,
-    }
+    planned = planned_jobs("a", "36h", True, "b.toml", tmp_path / "r", tmp_path / "a.toml")
+    assert list(planned) == ["compact", "roll-up", "audit", "archive", "report", "alerts"]
+    assert planned["archive"].run.keywords == {"older_than_days": 1.5, "to": "a", "delete": True}
+    assert planned["report"].run.keywords == {"folder": tmp_path / "r", "price_book": "b.toml"}
+    assert planned["alerts"].run.keywords == {"file": tmp_path / "a.toml"}
 
 
 @pytest.mark.parametrize(
@@ -91,10 +63,7 @@ def test_settings_are_taken_from_the_options(tmp_path):
     [
         (["run", "audit", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (["serve", "--ledger", "nowhere"], "nowhere is not a ledger"),
-        (
-            ["run", "dance"],
-            "job 'dance' is not known; the jobs are compact, roll-up, audit, boom, archive, report, alerts",
-        ),
+        (["run", "dance"], "job 'dance' is not known; the jobs are compact, roll-up, audit, archive, report, alerts"),
         (["run", "archive"], "job 'archive' needs --archive-to and --archive-after"),
         (["run", "archive", "--archive-to", "x"], "give --archive-after"),
         (["serve", "--only", "dance"], "job 'dance' is not known"),
