@@ -22,8 +22,8 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import query
 from rose.pricing.charges import state
 from rose.pricing.money import MW_NS_PER_KWH, NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
+from rose.pricing.price_books.entries import tagging
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import records, refuse_archived_since, rows, set_variables
 
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)

@@ -166,14 +166,14 @@ def budget(
 ) -> None:
     """Set the budget of a team for a month, or show all budgets with what was spent and the forecast."""
     with common.clear_errors():
-        from rose.pricing.watch import budget, budget_tables
+        from rose.pricing.watch import budget
 
         opened, whole = open_ledger(ledger), common.month_of(month)
         if team is not None:
             _set_budget(opened, team, usd, whole, who, as_json)
             return
         rows = budget.show(opened, whole, price_book, provenance=provenance)
-        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: budget_tables.budgets(rows))
+        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: budget.budget_tables(rows))
 
 
 def _set_budget(ledger: Ledger, team: str, usd: str | None, month: Period, who: str | None, as_json: bool) -> None:

@@ -52,8 +52,7 @@ def price_command(
 def _show(book: PriceBook) -> None:
     from rose.pricing import console
     from rose.pricing.figures import BookFacts
-    from rose.pricing.price_books.entries import span_of
-    from rose.pricing.price_books.rules import FILE_TABLES
+    from rose.pricing.price_books.entries import FILE_TABLES, span_of
     from rose.pricing.table import Table, columns
 
     names = ("what", "price", "valid", "source", "dated")

@@ -67,7 +67,7 @@ def borrow_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show what borrowing cost in a run, how it harmed serving, and what it saved."""
-    from rose.pricing.borrowing import borrow_report
+    from rose.pricing.borrowing import risk
     from rose.pricing.run.priced import priced
 
     with clear_errors():
@@ -75,7 +75,7 @@ def borrow_command(
         if decisions is not None:
             _record(opened, run, decisions)
         with priced(opened, run, price_book) as priced_run:
-            sections = borrow_report.sections(priced_run, only)
+            sections = risk.sections(priced_run, only)
     print_sections(priced_run.run, priced_run.stamp, sections, as_json)
 
 

@@ -19,8 +19,10 @@ from rose.errors import did_you_mean
 from rose.pricing.money import PricingError
 from rose.pricing.period import day_of
 from rose.pricing.price_books.entries import (
+    FILE_TABLES,
     TABLES,
     DevicePrice,
+    DeviceTag,
     Electricity,
     Entry,
     Header,
@@ -30,10 +32,10 @@ from rose.pricing.price_books.entries import (
     PriceBookError,
     TokenPrices,
     TransferPrice,
+    VendorResource,
     VerifierPrice,
     span_of,
 )
-from rose.pricing.price_books.rules import FILE_TABLES, DeviceTag, VendorResource
 
 __all__ = ["Offer", "PowerFigure", "PriceBook", "PriceBookError", "load", "parse", "shipped"]
 
