@@ -22,7 +22,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing import period
 from rose.pricing.closing import close as closing
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.choice import adopt
+from rose.pricing.price_books.pricebook import adopt
 from rose.pricing.watch import budget
 
 ROOT = Path(__file__).parents[1]

@@ -13,12 +13,13 @@ from rose.pricing.borrowing.marginal_tables import price
 from rose.pricing.borrowing.provision import provision
 from rose.pricing.borrowing.savings import Alternative
 from rose.pricing.borrowing.spikes import spikes
+from rose.pricing.charges.pricing import refuse_archived
 from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.marginal_cost import harm
 from rose.pricing.marginal_cost.harm import Harm
 from rose.pricing.marginal_cost.marginal import Marginal, plain
 from rose.pricing.marginal_cost.terms import basis_of
-from rose.pricing.query import refuse_archived, rows, set_variables, snapshot
+from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run.priced import PricedRun, run_facts
 from rose.pricing.stats import holdout
 from rose.pricing.stats.bootstrap import Interval

@@ -13,6 +13,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.comparison import NO_TOKENS
 from rose.pricing.borrowing.savings import Alternative
+from rose.pricing.charges.pricing import refuse_archived_since
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.store import postings
@@ -20,9 +21,9 @@ from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Stamp
 from rose.pricing.marginal_cost.marginal import Marginal
 from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_money, nano_usd_of
 from rose.pricing.period import Period
-from rose.pricing.price_books import choice
+from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import refuse_archived_since, rows, set_variables
+from rose.pricing.query import rows, set_variables
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
 
@@ -167,7 +168,7 @@ def _book(
     if last:
         return store.book_of(ledger, last[0])
     from_ns, to_ns = period.from_ns, period.to_ns
-    return choice.choose(ledger, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+    return pricebook.choose(ledger, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
 
 
 def _found(
