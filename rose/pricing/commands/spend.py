@@ -93,7 +93,7 @@ def cost_command(
 def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
     from rose.pricing.closing.store import postings
     from rose.pricing.export import out as writing
-    from rose.pricing.money import format_money
+    from rose.pricing.money import format_usd
     from rose.pricing.spend import spend_tables
 
     close_id = answer.question.close_id
@@ -109,7 +109,7 @@ def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
         return len(answer.lines), {"total": answer.total.cost_nano}
 
     written = writing.write(path, make)
-    echo(f"{path}: {format_money(answer.total.cost_nano, answer.stamp.currency)}, SHA-256 {written.sha256}")
+    echo(f"{path}: {format_usd(answer.total.cost_nano)}, SHA-256 {written.sha256}")
 
 
 def changes_command(

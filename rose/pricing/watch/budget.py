@@ -241,7 +241,7 @@ def budget_tables(rows: Sequence[TeamBudget]) -> Iterator[Table]:
     unknown = [row.team for row in rows if not row.has_charges]
     reasons = sorted({row.forecast.why or row.forecast.basis for row in rows if row.has_charges})
     names = ("budget", "spent", "closed", "left", "forecast")
-    money = (Column(name, "money", rows[0].spent.stamp.currency) for name in names)
+    money = (Column(name, "money") for name in names)
     yield Table(
         title=f"Budgets of {rows[0].month}",
         view=AMORTIZED,
