@@ -16,7 +16,6 @@ _TYPES = {  # DuckDB type of each variable: an empty list needs one.
     "blocks": "INTEGER",
     **dict.fromkeys(("price_changes", "span_from", "span_to", "penalty_nano"), "BIGINT[]"),
     "span_device": "VARCHAR[]",
-    "load_points": "DOUBLE[]",
     **dict.fromkeys(("curve_at", "curve_nano"), "DOUBLE[][]"),
 }
 

@@ -181,51 +181,21 @@ class Offer(Dated):
 
 
 class PowerFigure(Entry):
-    """The watts of a device class without a meter: `idle_w` and `load_w`, or `points` by load."""
+    """The watts of a device class without a meter, idle and at full load. Between the two the line is straight."""
 
     key_fields = ("device_class",)
 
     device_class: Name = Field(alias="class")
-    idle_given: Rate | None = Field(default=None, alias="idle_w")
-    load_given: Rate | None = Field(default=None, alias="load_w")
-    points_given: Curve | None = Field(default=None, alias="points")
+    idle_w: Rate
+    load_w: Rate
 
-    @property
-    def points(self) -> tuple[tuple[Decimal, Decimal], ...]:
-        if self.points_given is not None:
-            return self.points_given
-        assert self.idle_given is not None and self.load_given is not None  # noqa: PT018 - refused when it was read
-        return (Decimal(0), self.idle_given), (Decimal(1), self.load_given)
-
-    @property
-    def idle_w(self) -> Decimal:
-        return self.points[0][1]
-
-    @property
-    def load_w(self) -> Decimal:
-        return self.points[-1][1]
-
-    def watts(self, load: Fraction) -> Fraction:
-        """Return the watts at a load from 0 to 1, linear between points."""
-        for (low, from_w), (high, to_w) in pairwise(self.points):
-            if load <= Fraction(high):
-                along = (load - Fraction(low)) / (Fraction(high) - Fraction(low))
-                return Fraction(from_w) + along * (Fraction(to_w) - Fraction(from_w))
-        raise AssertionError("the last point is at load 1")
-
-    @model_validator(mode="after")
-    def _one_form_that_never_falls(self) -> Self:
-        idle_and_load = (self.idle_given, self.load_given)
-        if self.points_given is not None and idle_and_load != (None, None):
-            raise ValueError("has points and idle_w or load_w: keep one of the two forms")
-        if self.points_given is None and None in idle_and_load:
-            raise ValueError("needs idle_w and load_w, or points such as [[0.0, 267], [0.5, 520], [1.0, 680]]")
-        loads = [load for load, _ in self.points]
-        if loads[0] != 0 or loads[-1] != 1:
-            raise ValueError(f"points must begin at load 0.0 and end at 1.0, not at {loads[0]} and {loads[-1]}")
-        if self.load_w < self.idle_w:
-            raise ValueError(f"load_w {self.load_w} must be at least idle_w {self.idle_w}")
-        return self
+    @field_validator("load_w")
+    @classmethod
+    def _never_falls(cls, load_w: Decimal, info: ValidationInfo) -> Decimal:
+        idle_w = info.data.get("idle_w")
+        if idle_w is not None and load_w < idle_w:
+            raise ValueError(f"must be at least idle_w {idle_w}")
+        return load_w
 
 
 class Electricity(Dated):
