@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command, token_app
 from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands import spend
+from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
 from rose.pricing.commands.books import books_app, explain_command
 from rose.pricing.commands.export import export_command
@@ -29,6 +30,13 @@ from rose.terminal import echo, echo_data, echo_error, user_errors
 
 if TYPE_CHECKING:
     from rose.config import FleetConfig
+    from rose.ledger.upkeep.jobs import Job, Settings
+
+
+def _planned(settings: Settings) -> list[Job]:
+    from rose.pricing.jobs import planned
+
+    return planned(settings)
 
 
 class _RoseGroup(TyperGroup):
@@ -73,13 +81,14 @@ app.command("price", rich_help_panel=_COST)(price_command)
 app.command("borrow", rich_help_panel=_COST)(borrow_command)
 app.command("correct", rich_help_panel=_COST)(correct_command)
 app.add_typer(books_app, name="books", rich_help_panel=_COST)
+app.command("alerts", rich_help_panel=_COST)(alerts_command)
 app.command("export", rich_help_panel=_COST)(export_command)
 app.command("api", rich_help_panel=_COST)(api_command)
 app.command("sql", rich_help_panel=_LEDGER)(sql_command)
 app.command("query", rich_help_panel=_LEDGER)(query_command)
 app.command("schema", rich_help_panel=_LEDGER)(schema_command)
 app.add_typer(ledger_app, name="ledger", rich_help_panel=_LEDGER)
-app.add_typer(jobs_app, name="jobs", rich_help_panel=_LEDGER)
+app.add_typer(jobs_app(_planned), name="jobs", rich_help_panel=_LEDGER)
 
 
 def _show_version(show: bool) -> None:

@@ -20,6 +20,7 @@ from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import period
+from rose.pricing.alerts import AlertsConfig
 from rose.pricing.closing import close as closing
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import adopt
@@ -34,12 +35,12 @@ SAMPLE, SAMPLE_US = "sample_traces/ledger", 1_795_464_000_000_000
 #: Commands that end within a second are run. All others are parsed, and run by tests of their own.
 CHEAP = (
     *("--help", "config", "price", "sql", "query", "schema", "report", "ledger", "jobs", "books", "cost", "changes"),
-    *("forecast", "saved", "reconcile", "explain", "export", "attach"),
+    *("forecast", "saved", "reconcile", "explain", "alerts", "export", "attach"),
 )
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
 ENDLESS = {("ledger", "forward"): None, ("jobs", "serve"): None, ("api", "serve"): None}
-#: Run elsewhere: those that need an SGLang server or a ledger of a whole day.
-ELSEWHERE = (["attach", "--url"], ["reconcile", "sample_traces/vendor_focus.csv"])
+#: Run elsewhere: those that need an SGLang server, send messages, or need a ledger of a whole day.
+ELSEWHERE = (["attach", "--url"], ["alerts", "--test"], ["alerts"], ["reconcile", "sample_traces/vendor_focus.csv"])
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {"training.md": "tests/client/test_documented.py", "README.md": "tests/client/test_documented.py"}
 #: Where the API answers by default, and the test that makes the calls that are documented.
@@ -102,6 +103,9 @@ def workplace(tmp_path_factory) -> Path:
         name = re.match(r"# (\w+\.toml)\n", block.text)
         assert name, f"{block}: begin a file with its name in a comment, such as `# fleet.toml`"
         (folder / name[1]).write_text(block.text, encoding="utf-8")
+    hooks = "".join(f"{name}=jsons://hooks.example.com/rose\n" for name in ("finance", "on-call"))
+    (folder / "alert-urls").write_text(hooks, encoding="utf-8")
+    (folder / "alert-urls").chmod(0o600)
     for run_id, at_us in (("run", 1_780_000_000_000_000), ("sample", SAMPLE_US)):
         record(folder / "ledger", run_id, at_us)
     june_2_us = 1_780_390_800_000_000
@@ -260,6 +264,8 @@ def check_file(block: Block) -> None:
     fields = tomllib.loads(block.text)
     if "electricity" in fields:
         assert pricebook.parse(block.text, str(block)).device
+    elif "rule" in fields:
+        assert AlertsConfig.model_validate(fields).rule
     elif "auth" in fields:
         assert Login.model_validate(fields).allow
     else:

@@ -1,10 +1,11 @@
-"""Closes, corrections, bills of teams, forecasts, budgets and files."""
+"""Closes, corrections, bills of teams, forecasts, budgets, alerts and files."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import streamlit as st
 
 from dashboard import bar, data, escape, frame, link
@@ -12,11 +13,12 @@ from dashboard import format as words
 from dashboard.data import Run, Scope
 from rose.clock import utc
 from rose.ledger.ledger import Ledger
+from rose.pricing import alerts
 from rose.pricing.closing import close_tables as closing_tables
 from rose.pricing.closing.bill import Bill, of_close
 from rose.pricing.closing.store import Posting
 from rose.pricing.export import focus, out, workbook
-from rose.pricing.period import month_at
+from rose.pricing.period import moment, month_at
 from rose.pricing.spend import cost
 from rose.pricing.spend import spend_tables as cost_tables
 from rose.pricing.watch import budget
@@ -37,6 +39,7 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
                 _period(scope)
             with frame.errors_shown():
                 _month(replace(scope, period=month_at(scope.period.to_ns - 1)))
+    _alerts(ledger)
 
 
 def _closes(ledger: Ledger) -> None:
@@ -139,6 +142,19 @@ def _month(scope: Scope) -> None:
         frame.elements(budget.budget_tables(budgets), "charges and budgets of the ledger")
     else:
         st.info(f"No budget is set for {label}: `rose books budget TEAM USD --month {label}` sets one.")
+
+
+def _alerts(ledger: Ledger) -> None:
+    st.header("Which alerts are active?")
+    entries = alerts.entries(ledger)
+    if not entries:
+        st.info("No active alert in the last `rose alerts`.")
+        return
+    rows = [
+        {"last message": moment(entry.at_us * 1000), "alert": entry.title, "to": entry.to, "error": entry.error}
+        for entry in entries
+    ]
+    frame.table(pl.DataFrame(rows, schema_overrides={"error": pl.String}), "the last `rose alerts`", name="alerts")
 
 
 frame.ledger_page(

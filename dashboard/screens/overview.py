@@ -14,6 +14,7 @@ from dashboard import format as words
 from dashboard.data import Run, Scope, Spent
 from rose.errors import UserError
 from rose.ledger.ledger import Ledger
+from rose.pricing import alerts
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import EFFECTS, Changes
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
@@ -342,6 +343,14 @@ def _issues(shown: _Content) -> Iterator[str]:
     for row in shown.budgets:
         if int(row.left.value or 0) < 0:
             yield f"**Over budget**: {escape.markdown(f'{row.team}, {row.spent.text} of {row.budget.text}')}."
+    entries: list[alerts.AlertRecord] = []
+    try:
+        entries = alerts.entries(ledger)
+    except UserError as error:
+        yield f"Delivery of alerts is unknown: {escape.prose(str(error))}"
+    for entry in entries:
+        if entry.error is not None:
+            yield f"**Alert not delivered**: {escape.markdown(f'{entry.title} to {entry.to}: {entry.error}')}"
     for month in data.not_closed(ledger, shown.scope.provenance):
         label = month.label
         yield f"**{label} is not closed**: its cost may still change. `rose books close --period {label}` closes it."

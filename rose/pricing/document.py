@@ -1,15 +1,23 @@
-"""The facts of a run, and the head of its reports."""
+"""The facts of a run, and reports in JSON and CSV."""
 
+import csv
 import dataclasses
-from collections.abc import Mapping
+import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rose.clock import utc
+from rose.ledger.commands.output import csv_cells
 from rose.pricing.figures import Stamp
 from rose.pricing.table import Paragraph
 
 SCHEMA = 3
+_CSV_COLUMNS = (
+    *("figure", "value", "unit", "text", "view", "basis", "low", "high", "why", "no_interval"),
+    *("currency", "from", "to", "provenance", "verified", "run_id"),
+    *("price_book", "price_book_chosen", "example_prices"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,3 +53,26 @@ def to_json(parts: Mapping[str, Any]) -> dict[str, Any]:
             for name, part in parts.items()
         },
     }
+
+
+def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(data, list):
+        data = {next(iter(row.values()), n) if isinstance(row, dict) else n: row for n, row in enumerate(data)}
+    if not isinstance(data, dict):
+        return
+    if "unit" in data and "view" in data:
+        yield path, data
+        return
+    for key, item in data.items():
+        yield from figures(item, path if key == "rows" else f"{path}.{key}" if path else str(key))
+
+
+def to_csv(report: Mapping[str, Any]) -> str:
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(_CSV_COLUMNS)
+    stamp = {**report["stamp"], **report["stamp"]["period"], "run_id": report["run"]["run_id"]}
+    for name, figure in figures(report):
+        cells = {**stamp, **figure, "figure": name}
+        lines.writerow(csv_cells(cells[column] for column in _CSV_COLUMNS))
+    return text.getvalue()

@@ -244,7 +244,7 @@ def test_runs_have_their_report(ended: Path, drawn: OpenPage) -> None:
     app = drawn(ended, "runs", **LINKS["runs"])
     assert [*table(app, "run id", "accepted share")["run id"]] == ["run"]
     shows(app, run_report.build(Ledger(ended)).section)
-    assert "Download JSON" in {button.proto.label for button in app.get("download_button")}
+    assert {"Download CSV", "Download JSON"} <= {button.proto.label for button in app.get("download_button")}
 
 
 def test_books_have_a_close_its_correction_and_what_it_was_before(closed: Path, open_page: OpenPage) -> None:

@@ -12,6 +12,7 @@ verified/                                how far the ledger was verified, and wh
 rollup/                                  sums by day, made from the events, and the ids of these events
 pricing.duckdb                           sums that pricing keeps; can be removed at any time
 closes/                                  charges of closed periods, which never change
+alerts.json                              the alerts that were sent and still apply
 locks/                                   one file for each writer, one for the catalog, one for moving parts
 """
 

@@ -6,9 +6,12 @@ G = V1 / V0 is the growth of all rollout time, or of all other time. r and R are
 Volume is c0 * (G - 1), for rollouts split into OUTPUT. The share borrowed of rollouts is v1 * R - v0 * G * R.
 Mix is v1 * r - c0 * G without that share; price is c1 - v1 * r. Without r all is mix, and without V0 all is volume."""
 
+import csv
+import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from operator import mul
@@ -16,6 +19,8 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from rose.clock import utc
+from rose.ledger.commands.output import csv_cells
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
 from rose.pricing.figures import AMORTIZED, Stamp
@@ -263,6 +268,29 @@ def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterato
         yield "The ledger of the period before is NOT VERIFIED."
     yield sentence(comparison)
     yield table(comparison, top)
+
+
+def csv_text(comparison: Changes) -> str:
+    written, stamp, before = io.StringIO(), comparison.stamp, comparison.before
+    rows = csv.writer(written, lineterminator="\n")
+    terms = {
+        "currency": stamp.currency,
+        "view": AMORTIZED,
+        "period_from": utc(stamp.from_ns),
+        "period_to": utc(stamp.to_ns),
+        "before_from": utc(before.from_ns),
+        "before_to": utc(before.to_ns),
+        "provenance": stamp.provenance,
+        "verified": str(stamp.verified and before.verified).lower(),
+        "price_book": stamp.book.text,
+        "example_prices": str(stamp.book.example or before.book.example).lower(),
+    }
+    rows.writerow([comparison.by, "before", "now", "change", *(effect.replace(" ", "_") for effect in EFFECTS), *terms])
+    for group in comparison.groups:
+        amounts = (group.before_nano, group.cost_nano, group.change_nano, *(group.effects[name] for name in EFFECTS))
+        texts = (f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
+        rows.writerow([*csv_cells((group.name,)), *texts, *csv_cells(map(str, terms.values()))])
+    return written.getvalue()
 
 
 def table(comparison: Changes, top: int = TOP) -> Table:

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -10,34 +11,40 @@ import pytest
 import typer
 
 from rose.ledger.commands.jobs import jobs_app
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.upkeep.jobs import Job, history, run_job
+from rose.ledger.upkeep.jobs import Job, Settings, history, ledger_jobs, run_job
 from tests.ledger.commands.conftest import check_refused, invoke
 from tests.ledger.conftest import ask
 
 ROSE = str(Path(sys.executable).with_name("rose"))
+seen = []
+
+
+def boom(root):
+    raise LedgerError("first line\nsecond line" + " and much more" * 20)
+
+
+def planned(settings):
+    seen.append(settings)
+    return [*ledger_jobs(settings), Job("boom", boom, 90)]
+
+
 app = typer.Typer()
-app.add_typer(jobs_app, name="jobs")
+app.add_typer(jobs_app(planned), name="jobs")
 run = partial(invoke, app, "jobs")
 pytestmark = pytest.mark.usefixtures("root")
 
 
-@pytest.fixture
-def failing(tmp_path):
-    """The arguments of a job that fails."""
-    (tmp_path / "file").touch()
-    return ["run", "archive", "--archive-to", "file", "--archive-after", "0.001s"]
-
-
-def test_running_a_job_says_how_it_ended_and_records_it(root, failing):
+def test_running_a_job_says_how_it_ended_and_records_it(root):
     done = run("run", "audit", "--json")
     assert done.exit_code == 0
     said = json.loads(done.stdout)
     assert (said["job"], said["status"], said["result"]["events"]) == ("audit", "ok", 1)
     assert history(Ledger(root))["audit"].started_us == said["started_us"]
-    done = run(*failing)
+    done = run("run", "boom")
     assert done.exit_code == 1
-    assert "archive: failed in " in done.stdout
+    assert "boom: failed in " in done.stdout
 
 
 def test_a_job_that_runs_already_is_no_error(root):
@@ -49,18 +56,34 @@ def test_a_job_that_runs_already_is_no_error(root):
     assert f"audit: skipped: already running in the process with pid {os.getpid()}" in str(result["said"])
 
 
-def test_jobs_are_listed_with_how_they_stand(failing):
-    run(*failing)
+def test_jobs_are_listed_with_how_they_stand():
+    run("run", "boom")
     run("run", "audit")
     rows = {row["job"]: row for row in json.loads(run("run", "--json").stdout)}
-    assert list(rows) == ["compact", "roll-up", "audit", "archive"]
+    assert list(rows) == ["compact", "roll-up", "audit", "archive", "boom"]
     assert rows["compact"]["last"] is None
     assert rows["audit"]["last"]["ok"] is True
     assert rows["audit"]["due_us"] == rows["audit"]["last"]["succeeded_us"] + 86_400_000_000
     lines = {line.split()[1]: line for line in run("run").stdout.splitlines() if line.startswith("│")}
     assert "never" in lines["compact"]
-    assert " failed " in lines["archive"]
-    assert lines["archive"].rstrip("│ ").endswith("now")
+    assert "first line second line and" in lines["boom"]
+    assert " now " in lines["boom"]
+    assert lines["boom"].rstrip("│ ").endswith("now")
+
+
+def test_settings_are_taken_from_the_options(tmp_path):
+    seen.clear()
+    options = "--price-book b.toml --reports r --alerts a.toml --archive-to a --archive-after 36h"
+    run("run", "audit", *options.split())
+    (settings,) = seen
+    assert dataclasses.asdict(settings) == {
+        **dataclasses.asdict(Settings()),
+        "price_book": "b.toml",
+        "reports": tmp_path / "r",
+        "alerts": tmp_path / "a.toml",
+        "archive_to": "a",
+        "archive_after_days": 1.5,
+    }
 
 
 @pytest.mark.parametrize(
@@ -68,7 +91,10 @@ def test_jobs_are_listed_with_how_they_stand(failing):
     [
         (["run", "audit", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (["serve", "--ledger", "nowhere"], "nowhere is not a ledger"),
-        (["run", "dance"], "job 'dance' is not known; the jobs are compact, roll-up, audit, archive"),
+        (
+            ["run", "dance"],
+            "job 'dance' is not known; the jobs are compact, roll-up, audit, boom, archive, report, alerts",
+        ),
         (["run", "archive"], "job 'archive' needs --archive-to and --archive-after"),
         (["run", "archive", "--archive-to", "x"], "give --archive-after"),
         (["serve", "--only", "dance"], "job 'dance' is not known"),
