@@ -69,13 +69,13 @@ def _labels(frame: pl.DataFrame, field: str) -> alt.Y:
     return alt.Y(f"{field}:N", title=None, sort=names, axis=axis)
 
 
-def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt.LayerChart:
+def cost_by_day(frame: pl.DataFrame, of_day: float | None) -> alt.LayerChart:
     """Draw cost by UTC day, and the daily budget `of_day`. Columns: day, what, amount, text."""
     shown = frame.with_columns(pl.col("day").cast(pl.String))
     plain = alt.Chart(shown, height=280).mark_bar(size=max(4, min(60, 900 // shown["day"].n_unique())))
     bars = plain.encode(
         x=alt.X("day:O", title="day (UTC)", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
-        y=alt.Y("amount:Q", title=f"cost ({currency})"),
+        y=alt.Y("amount:Q", title="cost (USD)"),
         color=_coloured("what", _COST_COLOURS, frame["what"]),
         order=alt.Order("what:N", sort="descending"),
         tooltip=["day:O", "what:N", alt.Tooltip("text:N", title="cost")],
@@ -90,7 +90,7 @@ def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt
     )
 
 
-def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
+def ranked(frame: pl.DataFrame) -> alt.LayerChart:
     """Draw a bar for each name, divided by bucket. Columns: name, bucket, cost, text, total, text of total."""
     order = pl.col("bucket").replace_strict({b: n for n, b in enumerate(BUCKET_COLOURS)}, default=len(BUCKET_COLOURS))
     base = alt.Chart(frame.with_columns(order=order), height=34 * max(frame["name"].n_unique(), 2) + 110)
@@ -98,7 +98,7 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     colours = {**BUCKET_COLOURS, **dict.fromkeys(sorted(set(frame["bucket"]) - set(BUCKET_COLOURS)), "#9fb3c8")}
     bars = base.mark_bar().encode(
         y=y,
-        x=alt.X("cost:Q", title=f"cost ({currency})", scale=scale, axis=alt.Axis(tickCount=6)),
+        x=alt.X("cost:Q", title="cost (USD)", scale=scale, axis=alt.Axis(tickCount=6)),
         color=_coloured("bucket", colours, frame["bucket"], columns=4),
         order="order:Q",
         tooltip=["name:N", "bucket:N", alt.Tooltip("text:N", title="cost")],
@@ -109,14 +109,14 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     )
 
 
-def waterfall(steps: Sequence[tuple[str, int, bool]], currency: str, title: str) -> alt.LayerChart:
+def waterfall(steps: Sequence[tuple[str, int, bool]]) -> alt.LayerChart:
     """Draw each step from the end of the step before. A step is (name, nano-units, whether it is a sum)."""
     end, ranges = 0.0, []
     for name, nano, is_sum in steps:
         begin = 0.0 if is_sum else end
         end = begin + nano / 1e9
         kind = WHOLE if is_sum else MORE if nano > 0 else LESS
-        text = ("+" if kind == MORE else "") + words.amount(nano, currency)
+        text = ("+" if kind == MORE else "") + words.amount(nano)
         ends = {"from": begin, "to": end, "right": max(begin, end)}
         ranges.append({"name": name, "kind": kind, "text": text, **ends})
     frame = pl.DataFrame(ranges)
@@ -124,7 +124,7 @@ def waterfall(steps: Sequence[tuple[str, int, bool]], currency: str, title: str)
     scale = alt.Scale(domain=_from_zero([*frame["from"], *frame["to"]]))
     bars = base.mark_bar(size=16).encode(
         y=y,
-        x=alt.X("from:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6)),
+        x=alt.X("from:Q", title="cost (USD)", scale=scale, axis=alt.Axis(tickCount=6)),
         x2="to:Q",
         color=_coloured("kind", _STEP_COLOURS, frame["kind"]),
         tooltip=["name:N", alt.Tooltip("text:N", title="amount")],

@@ -31,6 +31,7 @@ from rose.pricing import charges
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import Changes
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
+from rose.pricing.charges.pricing import refuse_archived_since
 from rose.pricing.closing import bill as bills
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import Bill
@@ -39,9 +40,9 @@ from rose.pricing.closing.store import Posting
 from rose.pricing.figures import Stamp
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import NS_PER_DAY, Period, month_at, nanoseconds, period_before
-from rose.pricing.price_books import choice
+from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import refuse_archived_since, set_variables
+from rose.pricing.query import set_variables
 from rose.pricing.run.priced import PricedRun, priced, silent
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.calendar import Calendar
@@ -60,7 +61,7 @@ SERVING_TARGET = Fraction(99, 100)
 _TEAM_TAGS = ("team", "serving_team")
 _NO_PRICE_BOOK = (
     "No price book: nothing can be priced. `rose price FILE --adopt` records one in the ledger. Or start the dashboard "
-    f"with {choice.VARIABLE}=FILE, or with {choice.VARIABLE}=example for example prices."
+    f"with {pricebook.VARIABLE}=FILE, or with {pricebook.VARIABLE}=example for example prices."
 )
 _DAMAGED = (
     "A file of the ledger is damaged or missing, so its figures cannot be read. `rose ledger verify` names the file: "
@@ -318,16 +319,16 @@ def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = N
     run_id = None if run is None else run.run_id
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
 
-    def own_books() -> choice.Own:
+    def own_books() -> pricebook.Own:
         with ledger.connect() as connection:
-            return choice.own_books(connection, run_id, from_ns, to_ns)
+            return pricebook.own_books(connection, run_id, from_ns, to_ns)
 
-    def cached() -> choice.Own:
+    def cached() -> pricebook.Own:
         return kept(own_books, ledger, "own books", run_id, from_ns, to_ns)
 
     try:
-        return choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=cached)
-    except choice.NoPriceBookError:
+        return pricebook.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=cached)
+    except pricebook.NoPriceBookError:
         raise ReadError(_NO_PRICE_BOOK)
 
 

@@ -12,7 +12,7 @@ from streamlit.elements.lib.column_types import ColumnConfig
 from dashboard import escape
 from dashboard.data import Run
 from rose.pricing.figures import Stamp
-from rose.pricing.money import format_money
+from rose.pricing.money import format_usd
 from rose.pricing.period import NS_PER_DAY, Period, day_of
 
 PROVENANCE_WORDS: Mapping[str, str] = {
@@ -40,7 +40,6 @@ REASONS: Mapping[str, str] = {  # Of refusing a device to rollouts, or taking it
 }
 _TINY_NANO = 100_000
 _DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_WHOLE = {"USD": "dollar", "EUR": "euro", "JPY": "yen"}  # Streamlit's formats of money, with thousands separators.
 
 
 def when(at: datetime | None) -> str:
@@ -102,23 +101,22 @@ def points(now: Fraction | None, before: Fraction | None, name: str) -> str | No
     return None if now is None or before is None else f"{float(now - before) * 100:+.1f} points on {name}"
 
 
-def amount(nano: int | Fraction, currency: str) -> str:
+def amount(nano: int | Fraction) -> str:
     """Return a text such as `$1,234.57`, `$0.00123` or `$4.57 x 10⁻⁷`, rounded from exact nano-units."""
     exact = Fraction(nano)
     if exact == 0 or abs(exact) >= _TINY_NANO:
-        return format_money(round(exact), currency)
+        return format_usd(round(exact))
     size = Decimal(exact.numerator) / Decimal(exact.denominator) * Decimal("1e-9")
     mantissa, exponent = f"{abs(size):.2e}".split("e")
-    sign, symbol = "-" if exact < 0 else "", "$" if currency == "USD" else f"{currency} "
-    return f"{sign}{symbol}{mantissa} x 10{str(int(exponent)).translate(_DIGITS)}"
+    return f"{'-' if exact < 0 else ''}${mantissa} x 10{str(int(exponent)).translate(_DIGITS)}"
 
 
-def money_column(label: str, amounts: Iterable[float | None], currency: str) -> ColumnConfig:
+def money_column(label: str, amounts: Iterable[float | None]) -> ColumnConfig:
     """Return a money format with three digits of the smallest amount."""
     places = _places(amounts)
-    shown = _WHOLE.get(currency, "localized") if places == 2 else f"%.{places}f"
-    name = label if shown in _WHOLE.values() else f"{label} ({currency})"
-    return st.column_config.NumberColumn(name, format=shown)
+    if places == 2:
+        return st.column_config.NumberColumn(label, format="dollar")
+    return st.column_config.NumberColumn(f"{label} (USD)", format=f"%.{places}f")
 
 
 def number_column(values: Iterable[float | None], about: str | None = None) -> ColumnConfig:

@@ -273,7 +273,7 @@ def pricing_table(priced: Table, source: str) -> None:
         if column.kind == "money":
             amount = [None if nano is None else nano / 1e9 for nano in cells]
             shown.append(pl.Series(column.name, amount, pl.Float64))
-            money[column.name] = words.money_column(column.name, amount, column.unit)
+            money[column.name] = words.money_column(column.name, amount)
         else:
             shown.append(pl.Series(column.name, [escape.cell(cell_text(column, cell)) for cell in cells], pl.String))
     terms = f"{priced.terms}." if priced.terms else ""

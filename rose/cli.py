@@ -166,11 +166,13 @@ def _has_prices(fleet: FleetConfig) -> bool:
     from rose.clock import utc_us
     from rose.ledger.files import layout
     from rose.ledger.ledger import Ledger
-    from rose.pricing.price_books import choice
+    from rose.pricing.price_books import pricebook
 
     ledger = Ledger(fleet.ledger) if (fleet.ledger / layout.MARKER).exists() else None
-    if (book := choice.choose_for_new_run(ledger, fleet.price_book)) is None:
-        echo(f"The run has no price book, and so no costs. {choice.BEFOREHAND}", err=True, colour=typer.colors.YELLOW)
+    if (book := pricebook.choose_for_new_run(ledger, fleet.price_book)) is None:
+        echo(
+            f"The run has no price book, and so no costs. {pricebook.BEFOREHAND}", err=True, colour=typer.colors.YELLOW
+        )
         return False
     for device in fleet.device:
         book.device_at(device.device_class, device.pool, utc_us() * 1000)

@@ -23,7 +23,7 @@ from rose.pricing import period
 from rose.pricing.alerts import AlertsConfig
 from rose.pricing.closing import close as closing
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.choice import adopt
+from rose.pricing.price_books.pricebook import adopt
 from rose.pricing.watch import budget
 
 ROOT = Path(__file__).parents[1]

@@ -66,8 +66,7 @@ def lent(work: float = 1) -> list[dict[str, Any]]:
     """Return rows of `lent_time`: serving takes a fifth of the time, with rollouts four fifths."""
     ns = round(work * 1000) * 5 * 10**9
     times = {"ns": ns, "rollout_ns": BORROWED_S * 10**9, "base_ns": ns // 5, "busy_ns": 4 * ns // 5}
-    pieces = {"base_piece": 0, "busy_piece": 0, "unexplained_ns": 0}
-    return [{"device_class": CLASS, "segment": 0, "t0_ns": None, "t1_ns": None, **times, **pieces}]
+    return [{"device_class": CLASS, "segment": 0, "t0_ns": None, "t1_ns": None, **times, "unexplained_ns": 0}]
 
 
 def read_meter(

@@ -17,11 +17,11 @@ from rose.pricing import alerts
 from rose.pricing.closing import close_tables as closing_tables
 from rose.pricing.closing.bill import Bill, of_close
 from rose.pricing.closing.store import Posting
-from rose.pricing.export import focus, markup, workbook
+from rose.pricing.export import focus, out, workbook
 from rose.pricing.period import moment, month_at
 from rose.pricing.spend import cost
 from rose.pricing.spend import spend_tables as cost_tables
-from rose.pricing.watch import budget_tables as watch_tables
+from rose.pricing.watch import budget
 
 _NOW = "now"
 _BY = ("team", "bucket", "run", "device-class", "version", "task", "fate", "cause", "day")
@@ -98,7 +98,7 @@ def _files(name: str, bill: Callable[[], Bill], answer: Callable[[], cost.Cost],
 
     def page() -> bytes:
         cost_by = answer()
-        return markup.page(f"{what}, {name}", cost_tables.page(cost_by), cost_by.stamp.warnings).encode()
+        return out.page(f"{what}, {name}", cost_tables.page(cost_by), cost_by.stamp.warnings).encode()
 
     kinds: tuple[tuple[str, str, str, Callable[[], bytes]], ...] = (
         ("Workbook, Excel", ".xlsx", _EXCEL, lambda: file_of(workbook.write, ".xlsx")),
@@ -134,12 +134,12 @@ def _period(scope: Scope) -> None:
 def _month(scope: Scope) -> None:
     label = scope.period.label
     st.header(f"What will {label} cost?")
-    for forecast in watch_tables.forecasts(data.expected(scope)):
+    for forecast in budget.forecast_tables(data.expected(scope)):
         frame.pricing_table(forecast, "charges of the ledger")
     st.subheader("Will it stay within its budgets?")
     budgets = data.budgets(scope)
     if budgets:
-        frame.elements(watch_tables.budgets(budgets), "charges and budgets of the ledger")
+        frame.elements(budget.budget_tables(budgets), "charges and budgets of the ledger")
     else:
         st.info(f"No budget is set for {label}: `rose books budget TEAM USD --month {label}` sets one.")
 

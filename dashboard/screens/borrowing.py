@@ -5,14 +5,14 @@ import streamlit as st
 from dashboard import data, escape, frame
 from dashboard.data import Run
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing import borrow_report
+from rose.pricing.borrowing import risk
 
 _SOURCE = "charges, `lease`, `turn`, `verdict`, `request`, `power` and the price book"
 
 
 def show(ledger: Ledger, run: Run) -> None:
     with st.spinner("Comparing with the alternatives …"):
-        sections, stamp = data.of_run(ledger, run, borrow_report.sections)
+        sections, stamp = data.of_run(ledger, run, risk.sections)
     frame.stamp(stamp)
     saves = sections["risk"].paragraph("saves")
     frame.verdict(saves.good, escape.prose(saves.text))

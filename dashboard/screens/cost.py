@@ -67,8 +67,7 @@ def _of_run(ledger: Ledger, run: Run) -> Scope | None:
 
 
 def _total(spent: pl.DataFrame, billed: Bill, scope: Scope, run: Run | None) -> None:
-    chosen, currency = bar.chosen(), billed.stamp.currency
-    whole = words.amount(int(spent[_AMOUNT].sum()), currency)
+    chosen, whole = bar.chosen(), words.amount(int(spent[_AMOUNT].sum()))
     what = "Rollouts" if chosen.work == link.ROLLOUTS else "The chosen charges"
     when = words.period(scope.period)
     if run is not None:
@@ -80,11 +79,11 @@ def _total(spent: pl.DataFrame, billed: Bill, scope: Scope, run: Run | None) -> 
 
 
 def _rows(spent: pl.DataFrame, billed: Bill, by: str, runs: Mapping[str, Run]) -> None:
-    chosen, currency = bar.chosen(), billed.stamp.currency
+    chosen = bar.chosen()
     rows = charge_algebra.drill(spent, (by,), _AMOUNT)
     keys = [str(row[by]) for row in rows]
     names = [f"{runs[key].name} ({key})" if by == "run" and key in runs else key for key in keys]
-    _bars(spent, dict(zip(keys, names, strict=True)), by, currency)
+    _bars(spent, dict(zip(keys, names, strict=True)), by)
     whole = sum(row[_AMOUNT] for row in rows)
     columns: dict[str, Any] = {
         by.replace("-", " "): names,
@@ -112,16 +111,13 @@ def _rows(spent: pl.DataFrame, billed: Bill, by: str, runs: Mapping[str, Run]) -
     click = f" Click a row for its {opens[1] or 'charge'}s." if opens else ""
     source = (
         f"charges by {by.replace('-', ' ')}, {chosen.view.replace('-', ' ')}, {billed.stamp}. They sum to "
-        f"{words.amount(whole, currency)}, to the nano-dollar. Unallocated: no {by.replace('-', ' ')}.{click}"
+        f"{words.amount(whole)}, to the nano-dollar. Unallocated: no {by.replace('-', ' ')}.{click}"
     )
-    shown = {
-        "cost": words.money_column("cost", table["cost"], currency),
-        "nano-dollars": None,
-    }  # The latter for the CSV.
+    shown = {"cost": words.money_column("cost", table["cost"]), "nano-dollars": None}  # The latter for the CSV.
     frame.table(table, source, shown, name=f"cost-{by}", on_pick=pick)
 
 
-def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str) -> None:
+def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str) -> None:
     kind = "work" if "work" in spent.columns else "bucket"
     parts = charge_algebra.drill(spent, (by,) if by == kind else (by, kind), _AMOUNT)
     totals = {row[by]: row[_AMOUNT] for row in charge_algebra.drill(spent, (by,), _AMOUNT)[:_BARS_MAX]}
@@ -133,12 +129,12 @@ def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str)
             "name": [names[row[by]] for row in bars],
             "bucket": [row[kind] for row in bars],
             "cost": [row[_AMOUNT] / 1e9 for row in bars],
-            "text": [words.amount(row[_AMOUNT], currency) for row in bars],
+            "text": [words.amount(row[_AMOUNT]) for row in bars],
             "total": [totals[row[by]] / 1e9 for row in bars],
-            "text of total": [words.amount(totals[row[by]], currency) for row in bars],
+            "text of total": [words.amount(totals[row[by]]) for row in bars],
         }
     )
-    escape.chart(charts.ranked(rows, currency), about="Cost, most expensive first")
+    escape.chart(charts.ranked(rows), about="Cost, most expensive first")
     if len(names) > _BARS_MAX:
         st.caption(f"The {_BARS_MAX} most expensive of {len(names):,} are drawn; the table lists all.")
 
@@ -151,7 +147,7 @@ def _lease(ledger: Ledger, spent: pl.DataFrame, billed: Bill, lease_id: str) -> 
     else:
         names = ("hour", "run_id", "device_id", "bucket", "fate", "cost", "writer", "first_seq", "last_seq")
         listed = charges.head(_CHARGES_MAX).with_columns(cost=pl.col(_AMOUNT) / 1e9).select(names)
-        columns = {"cost": words.money_column("cost", listed["cost"], billed.stamp.currency)}
+        columns = {"cost": words.money_column("cost", listed["cost"])}
         source = (
             f"the {listed.height:,} most expensive of {charges.height:,} charges of the lease, {billed.stamp}. Their "
             "events in `event`: the writer's, from first to last seq."

@@ -40,7 +40,7 @@ def show(ledger: Ledger, run: Run) -> None:
     st.header("Where does the next dollar belong?")
     frame.show(sections["frontier"], _SOURCE, folded=("elasticities", "spend"))
     st.header("Which verifier makes a correct answer cheapest?")
-    frame.show(sections["verifiers"], "probes that every verifier judged", folded=("scores", "calibration"))
+    frame.show(sections["verifiers"], "probes that every verifier judged", folded=("scores",))
 
 
 def _course(course: Sequence[Stretch], run: Run) -> None:

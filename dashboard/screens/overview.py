@@ -20,7 +20,7 @@ from rose.pricing.answers.changes import EFFECTS, Changes
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
-from rose.pricing.money import format_money, signed_money
+from rose.pricing.money import USD, format_usd
 from rose.pricing.period import NS_PER_DAY, month_at, period_before
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.saved import Saved
@@ -48,15 +48,8 @@ class _Content:
     promise: Promise
     budgets: list[TeamBudget]
 
-    @property
-    def currency(self) -> str:
-        return self.bill.stamp.currency
-
-    def money(self, nano: int) -> str:
-        return format_money(nano, self.currency)
-
     def budget_sum(self, name: str) -> str:
-        return self.money(sum(int(getattr(row, name).value or 0) for row in self.budgets))
+        return format_usd(sum(int(getattr(row, name).value or 0) for row in self.budgets))
 
 
 def show(ledger: Ledger, runs: list[Run]) -> None:
@@ -148,7 +141,7 @@ def _cost_card(place: Place, shown: _Content) -> None:
     if before is None:
         about += f" Not compared: nothing is charged in {name}."
     delta = None if before is None else words.change(shown.now.rollout_nano, before.rollout_nano, name)
-    _card(place, "Rollout cost", shown.money(shown.now.rollout_nano), about, delta=delta, more_is_worse=True)
+    _card(place, "Rollout cost", format_usd(shown.now.rollout_nano), about, delta=delta, more_is_worse=True)
 
 
 def _harvest_card(place: Place, shown: _Content) -> None:
@@ -224,11 +217,11 @@ def _saving(shown: _Content, saved: Saved | None) -> tuple[str, str, str] | None
     """Return the card's figure, its explanation, and the clause for the page's first sentence."""
     if saved is None or (saving := saved.of_team(shown.chosen.team)).cash_nano is None:
         return None
-    figure = savings.cash_text(saving, shown.currency)
+    figure = savings.cash_text(saving)
     clause = f"borrowing saved **{figure}**"
     parts = ["against what dedicated devices would have cost to buy", "marginal"]
     if saving.cash_interval is not None:
-        low, high = ("unbounded" if end is None else shown.money(end) for end in saving.cash_interval)
+        low, high = ("unbounded" if end is None else format_usd(end) for end in saving.cash_interval)
         parts.append(f"95% {low} to {high}")
         if saving.cash_interval[0] < 0 and (saving.cash_interval[1] is None or saving.cash_interval[1] > 0):
             clause = f"whether borrowing saved anything **cannot be told** (95% {low} to {high})"
@@ -243,7 +236,7 @@ def _saving(shown: _Content, saved: Saved | None) -> tuple[str, str, str] | None
 
 def _sentence(shown: _Content, saving: str | None) -> str:
     now = shown.now.rollout_nano
-    text = f"Rollouts cost **{shown.money(now)}** in {words.period(shown.now.period)}"
+    text = f"Rollouts cost **{format_usd(now)}** in {words.period(shown.now.period)}"
     if shown.before is not None and shown.before.rollout_nano:
         share = float(Fraction(now, shown.before.rollout_nano) - 1)
         text += f" ({abs(share):.1%} {'more' if share > 0 else 'less'} than in {words.period(shown.before.period)})"
@@ -264,18 +257,18 @@ def _days(shown: _Content) -> None:
         st.info("No charge for this choice in this period.")
         return
     rows = days.unpivot(["rollouts", "all else"], index="day", variable_name="what", value_name="nano").with_columns(
-        amount=pl.col("nano") / 1e9, text=pl.col("nano").map_elements(shown.money, return_dtype=pl.String)
+        amount=pl.col("nano") / 1e9, text=pl.col("nano").map_elements(format_usd, return_dtype=pl.String)
     )
     month = month_at(shown.scope.period.to_ns - 1)
     of_day = None  # A budget is amortized, and of a whole team.
     if shown.chosen.team is not None and shown.budgets and shown.chosen.view == link.AMORTIZED:
         of_day = int(shown.budgets[0].budget.value or 0) / 1e9 / ((month.to_ns - month.from_ns) // NS_PER_DAY)
-    escape.chart(charts.cost_by_day(rows, of_day, shown.currency), about="Cost by UTC day")
+    escape.chart(charts.cost_by_day(rows, of_day), about="Cost by UTC day")
     view = shown.chosen.view.replace("-", " ")
     whose = "every team" if shown.chosen.team is None else escape.markdown(shown.chosen.team)
     line = f" The line is the budget of {month.label}, spread evenly over its days." if of_day is not None else ""
     st.caption(f"Cost of {whose} by UTC day, {view}, {shown.bill.stamp}.{line} Source: charges.")
-    frame.download(rows.select("day", "what", "amount", pl.lit(shown.currency).alias("currency")), "days")
+    frame.download(rows.select("day", "what", "amount", pl.lit(USD).alias("currency")), "days")
 
 
 def _drivers(shown: _Content) -> None:
@@ -287,9 +280,9 @@ def _drivers(shown: _Content) -> None:
         return
     change = data.changed(shown.scope, shown.bill, shown.before, shown.now, shown.chosen)
     before, now = (words.period(part.period) for part in (shown.before, shown.now))
-    text = changes.sentence(change, lambda nano: signed_money(nano, shown.currency))
+    text = changes.sentence(change)
     st.markdown(words.plain(f"{now}, compared with {before}: {text}"))
-    chart = charts.waterfall(steps(change, before, now), shown.currency, f"cost ({shown.currency})")
+    chart = charts.waterfall(steps(change, before, now))
     escape.chart(chart, about="Cost of the period before, its changes, and now")
     st.caption(
         f"All chosen charges, rollouts and all else, amortized, {shown.bill.provenance}. The steps sum to the change. "
@@ -333,7 +326,7 @@ def _teams(shown: _Content) -> None:
         bar.choose(team=None if row is None else table["team"][row])
 
     amounts = [*table["cost"], *table["for rollouts"]]
-    priced = {name: words.money_column(name, amounts, shown.currency) for name in ("cost", "for rollouts")}
+    priced = {name: words.money_column(name, amounts) for name in ("cost", "for rollouts")}
     source = f"charges by the tags of runs, {shown.bill.stamp}. Click a team to see it alone."
     frame.table(table, source, priced, name="teams", on_pick=pick)
     if table["team"].to_list() == [charge_algebra.UNALLOCATED]:

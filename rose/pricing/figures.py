@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from rose.clock import utc
-from rose.pricing.money import NANO_USD_PER_USD, format_money, format_ns, nano_usd_of
+from rose.pricing.money import NANO_USD_PER_USD, format_ns, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import EXAMPLE_PRICES, PriceBook
 
 if TYPE_CHECKING:
@@ -204,8 +204,8 @@ def missing(figures: Iterable[Figure]) -> str:
 
 
 def _text(value: float, unit: str) -> str:
-    if unit.startswith("nano_"):
-        return format_money(int(value), unit.removeprefix("nano_").partition("/")[0].upper())
+    if unit.startswith("nano_usd"):
+        return format_usd(int(value))
     if unit == "ns":
         return f"{value / 1e6:,.1f} ms" if value < 1e9 else format_ns(int(value))
     if unit == "share":

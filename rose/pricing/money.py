@@ -82,15 +82,6 @@ def signed_usd(amount_nano_usd: int) -> str:
     return ("+" if amount_nano_usd > 0 else "") + format_usd(amount_nano_usd)
 
 
-def format_money(amount_nano: int, currency: str) -> str:
-    text = format_usd(amount_nano)
-    return text if currency == "USD" else text.replace("$", f"{currency} ")
-
-
-def signed_money(amount_nano: int, currency: str) -> str:
-    return ("+" if amount_nano > 0 else "") + format_money(amount_nano, currency)
-
-
 def format_ns(duration_ns: int) -> str:
     """Return a text such as `1 h 02 min 03 s`, `2 min 03.4 s` or `3.412 s`."""
     if duration_ns < 60 * NS_PER_S:

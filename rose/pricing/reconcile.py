@@ -16,7 +16,7 @@ from rose.pricing.closing.bill import bill
 from rose.pricing.figures import AMORTIZED
 from rose.pricing.money import PricingError, format_ns, format_usd
 from rose.pricing.period import NS_PER_DAY, Period, naive
-from rose.pricing.price_books import choice
+from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import records
 from rose.pricing.table import Column, Element, Table
@@ -123,8 +123,8 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> No
 
 def _mapping(ledger: Ledger, period: Period, named: str | PriceBook | None, provenance: str) -> pl.DataFrame:
     try:
-        book = choice.choose(ledger, named, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
-    except choice.NoPriceBookError:
+        book = pricebook.choose(ledger, named, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+    except pricebook.NoPriceBookError:
         book = None
     rows = [
         (place, entry.resource, entry.sku, *entry.target)

@@ -8,24 +8,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from rose.pricing.figures import Figure, missing, why_no_interval
-from rose.pricing.money import format_money, format_ns
+from rose.pricing.money import format_ns, format_usd
 
 if TYPE_CHECKING:
     from rose.pricing.figures import Stamp
 
-#: Text, a `Figure` (or text for a number), nano-units of a currency, nanoseconds, a count, bytes, mW*ns, or a price.
-Kind = Literal["text", "figure", "money", "hours", "count", "gb", "kwh", "price"]
+#: Text, a `Figure` (or text for a number), nano-dollars, nanoseconds, or a count.
+Kind = Literal["text", "figure", "money", "hours", "count"]
 Mark = Literal["strong", "alarm"]
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `unit` is the currency of `money`. A terminal never breaks a `whole` cell."""
+    """A column. A terminal never breaks a `whole` cell."""
 
     name: str
     kind: Kind = "text"
-    unit: str = "USD"
     whole: bool = False
 
     @property
@@ -113,8 +112,8 @@ class Table:
     def starts_group(self, number: int) -> bool:
         return not self.grouped or number == 0 or self.rows[number][0] != self.rows[number - 1][0]
 
-    def texts(self, rows_max: int | None = None) -> Iterator[list[str]]:
-        for number, row in enumerate(self.rows[:rows_max]):
+    def texts(self) -> Iterator[list[str]]:
+        for number, row in enumerate(self.rows):
             first, *rest = self.row_text(row)
             yield [first if self.starts_group(number) else "", *rest]
 
@@ -153,15 +152,11 @@ def cell_text(column: Column, value: Any) -> str:
         return ""
     match column.kind:
         case "money":
-            return format_money(int(value), column.unit)
+            return format_usd(int(value))
         case "hours":
             return format_ns(int(value))
         case "count":
             return f"{value:,}"
-        case "gb":
-            return f"{value / 1e9:,.3f}"
-        case "kwh":
-            return f"{value / 3.6e18:,.4f}"
     return str(value)
 
 

@@ -1,15 +1,12 @@
--- Work of serving devices, summed between price changes and, within each, between the loads at which an assumed power
--- curve bends (`load_points`). `base_ns` is time the device would have worked anyway: serving without its delay beside
--- rollouts, and the start of its engine. `busy_ns` is all time it worked, also for rollouts, their syncs and
--- activations; `base_piece` and `busy_piece` count the bends at or below the share of each. Activation in a slice is
--- divided between the engines that were starting or moving meanwhile, by how long each was; `unexplained_ns` is that in
--- which no event names an engine, and counts as the rollout engine's. A slice that straddles a price change comes back
--- by itself, its t0_ns and t1_ns set. `overlap_ns` is time in which serving and rollouts worked at once, `delayed_ns`
--- how much longer serving's steps took beside rollouts on credit: 0 in ledgers from before there was credit. A delay
--- that a slice tells after its lease ended counts for the run that the device is assigned to. Reads the table
--- `own_time`, which `time_on_fleet` makes.
+-- Work of serving devices, summed between price changes. `base_ns` is time the device would have worked anyway:
+-- serving without its delay beside rollouts, and the start of its engine. `busy_ns` is all time it worked, also for
+-- rollouts, their syncs and activations. Activation in a slice is divided between the engines that were starting or
+-- moving meanwhile, by how long each was; `unexplained_ns` is that in which no event names an engine, and counts as
+-- the rollout engine's. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns set.
+-- `overlap_ns` is time in which serving and rollouts worked at once, `delayed_ns` how much longer serving's steps took
+-- beside rollouts on credit: 0 in ledgers from before there was credit. A delay that a slice tells after its lease
+-- ended counts for the run that the device is assigned to. Reads the table `own_time`, which `time_on_fleet` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[];
--- SET VARIABLE load_points = []::DOUBLE[];
 WITH start AS (
     SELECT device_id, role, epoch_ns(event_time) - duration_ns AS from_ns, epoch_ns(event_time) AS to_ns
     FROM engine
@@ -62,9 +59,6 @@ SELECT
     len(before) AS segment,
     CASE WHEN len(started) > len(before) THEN t0_ns END AS t0_ns,
     CASE WHEN len(started) > len(before) THEN t1_ns END AS t1_ns,
-    len(list_filter(getvariable('load_points')::DOUBLE[], lambda p: p <= base_ns / ns)) AS base_piece,
-    len(list_filter(getvariable('load_points')::DOUBLE[], lambda p: p <= busy_ns / ns)) AS busy_piece,
-    CAST(sum(ns) AS BIGINT) AS ns,
     CAST(sum(rollout_ns) AS BIGINT) AS rollout_ns,
     CAST(sum(base_ns) AS BIGINT) AS base_ns,
     CAST(sum(busy_ns) AS BIGINT) AS busy_ns,

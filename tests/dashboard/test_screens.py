@@ -19,7 +19,7 @@ from rose.pricing import charges, period
 from rose.pricing.answers import changes, run_report
 from rose.pricing.answers import correct_answer as answers_report
 from rose.pricing.answers.correct_answer import THOUSAND
-from rose.pricing.borrowing import borrow_report, risk
+from rose.pricing.borrowing import risk
 from rose.pricing.borrowing.comparison import CASH
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import close, store
@@ -200,7 +200,7 @@ def test_where_borrowing_did_not_pay_that_comes_first(
 def test_borrowing_and_cost_per_correct_have_every_answer_of_pricing(ended: Path, drawn: OpenPage) -> None:
     borrowing, cost_per_correct = drawn(ended, "borrowing"), drawn(ended, "cost_per_correct")
     with priced(Ledger(ended)) as run:
-        sections, answers = borrow_report.sections(run), answers_report.sections(run)
+        sections, answers = risk.sections(run), answers_report.sections(run)
     for name in ("price", "provision", "compare", "spikes", "risk"):
         shows(borrowing, Section({key: part for key, part in sections[name].parts.items() if key != "saves"}))
     assert sections["risk"].text("saves") in page_text(borrowing)

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rose.pricing import formulas
@@ -9,6 +10,31 @@ JOULES_PER_KWH = 3.6e6
 def useful_token_cost(usd_per_device_s: float, tokens_per_device_s: float, wasted_share: float) -> float:
     """[D] c = p / (tau * (1 - w)): dollars per useful token."""
     return usd_per_device_s / (tokens_per_device_s * (1 - wasted_share))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frontier:
+    """[A] Where the next dollar lowers the cost per correct answer faster: inference if `left > right`."""
+
+    left: float
+    right: float
+    #: [D] Relative fall in cost per correct, per dollar more: negative where more rollouts raise it.
+    gain_inference_per_usd: float
+    gain_training_per_usd: float
+
+
+def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float) -> Frontier:
+    """[A] Compare (eta_rho - 1) / eta_T with D_I / D_T.
+
+    [D] This is exact with n = 1 + rho, D_I = p_I n and D_T = p_T T. Then dlnC/dD_I = (1 - eta_n) / D_I and dlnC/dD_T =
+    -eta_T / D_T. Each eta is an elasticity of alpha."""
+    inference_usd, training_usd = usd_per_n * n, usd_per_t * training
+    return Frontier(
+        left=(eta_n - 1) / eta_t,
+        right=inference_usd / training_usd,
+        gain_inference_per_usd=(eta_n - 1) / inference_usd,
+        gain_training_per_usd=eta_t / training_usd,
+    )
 
 
 def slack_to_inference(

@@ -45,22 +45,3 @@ def test_cost_falls_with_borrowing_exactly_when_borrowed_tokens_are_cheaper(
 @given(st.floats(0.001, 0.99), st.floats(1, 100))
 def test_independent_best_of_n_always_costs_more_with_more_tries(p: float, n: float) -> None:
     assert f.best_of_n_elasticity(p, n) < 1
-
-
-@pytest.mark.parametrize(
-    ("call", "argument"),
-    [
-        (lambda: f.cost_correct(1, 1, 0, 0), "alpha"),
-        (lambda: f.cost_correct(1, 1, 0, 1.5), "alpha"),
-        (lambda: f.cost_correct(-1, 1, 0, 1), "cpm"),
-        (lambda: f.cost_correct(1, 0, 0, 1), "r "),
-        (lambda: f.cost_correct(1, 1, float("nan"), 1), "rho"),
-        (lambda: f.rollout_price_ratio(0, 1, 1, 0.5), "c_serving"),
-        (lambda: f.best_of_n_elasticity(1, 4), "p must"),
-        (lambda: f.third_line_threshold(1, 1, 1, 1, 0), "training_spend"),
-    ],
-)
-def test_values_without_meaning_are_refused(call: object, argument: str) -> None:
-    assert callable(call)
-    with pytest.raises(ValueError, match=argument):
-        call()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing.money import charge_nano_usd, format_money, format_ns, format_usd, nano_usd_of, split
+from rose.pricing.money import charge_nano_usd, format_ns, format_usd, nano_usd_of, split
 
 weights = st.dictionaries(st.text(max_size=3), st.integers(0, 10**20), min_size=1, max_size=9)
 
@@ -78,8 +78,3 @@ def test_dollars_for_people(amount: int, text: str) -> None:
 )
 def test_durations_for_people(ns: int, text: str) -> None:
     assert format_ns(ns) == text
-
-
-def test_other_currencies_are_named_before_the_amount() -> None:
-    assert format_money(-1_234_567_890_000, "EUR") == "-EUR 1,234.57"
-    assert format_money(1_230_000, "USD") == "$0.00123"

@@ -15,7 +15,7 @@ BY_TEAM = Table(
     notes=("Sums to the bill.",),
     grouped=True,
     marks={2: "alarm"},
-    columns=(Column("team"), Column("run"), Column("cost", "money", "EUR"), Column("time", "hours")),
+    columns=(Column("team"), Column("run"), Column("cost", "money"), Column("time", "hours")),
     rows=(
         ("chat", "a", 1_500_000_000, HOUR_NS),
         ("chat", "b", 2_500_000_000, HOUR_NS),
@@ -32,36 +32,27 @@ def test_rows_have_a_cell_for_each_column() -> None:
 
 def test_cells_of_every_kind_are_text_for_people() -> None:
     kinds = Table(
-        title="Kinds",
-        columns=(
-            Column("tokens", "count"),
-            Column("sent", "gb"),
-            Column("energy", "kwh"),
-            Column("USD", "price"),
-            Column("share", "figure"),
-        ),
-        rows=((1_234, 2_500_000_000, 7_200_000 * 10**12, "0.10", "41.2%"),),
+        title="Kinds", columns=(Column("tokens", "count"), Column("share", "figure")), rows=((1_234, "41.2%"),)
     )
-    assert BY_TEAM.row_text(BY_TEAM.footer[0]) == ["total", "", "EUR 4.00", "2 h 00 min 00 s"]
-    assert list(kinds.texts()) == [["1,234", "2.500", "2.0000", "0.10", "41.2%"]]
+    assert BY_TEAM.row_text(BY_TEAM.footer[0]) == ["total", "", "$4.00", "2 h 00 min 00 s"]
+    assert list(kinds.texts()) == [["1,234", "41.2%"]]
 
 
 def test_a_group_says_its_name_once() -> None:
     assert [row[0] for row in BY_TEAM.texts()] == ["chat", "", "research"]
-    assert [row[0] for row in BY_TEAM.texts(rows_max=1)] == ["chat"]
     lines = shown([BY_TEAM]).splitlines()
     assert lines[0].rstrip() == "Who pays  [amortized]"
-    second, research = (next(n for n, line in enumerate(lines) if word in line) for word in ("EUR 2.50", "research"))
+    second, research = (next(n for n, line in enumerate(lines) if word in line) for word in ("$2.50", "research"))
     assert not lines[second + 1].strip(), "a line between the teams"
     assert research == second + 2
     assert lines[-1].strip() == "Sums to the bill."
 
 
 def test_no_amount_is_broken_in_a_table_of_many() -> None:
-    amounts = [Column(f"what is owed by {number}", "money", "EUR") for number in range(8)]
+    amounts = [Column(f"what is owed by {number}", "money") for number in range(8)]
     row = ("research", *[-1_296_000_007 * 10**6] * 8)
     table = Table(title="", columns=(Column("team"), *amounts), rows=(row,), footer=(row,))
-    assert shown([table]).count("-EUR 1,296,000.01") == 16
+    assert shown([table]).count("-$1,296,000.01") == 16
 
 
 def test_nothing_in_a_ledger_is_obeyed_by_a_terminal() -> None:

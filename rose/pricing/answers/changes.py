@@ -24,7 +24,7 @@ from rose.ledger.commands.output import csv_cells
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
 from rose.pricing.figures import AMORTIZED, Stamp
-from rose.pricing.money import NothingChargedError, PricingError, rounded, signed_money, signed_usd
+from rose.pricing.money import NothingChargedError, PricingError, rounded, signed_usd
 from rose.pricing.period import Period, period_before
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
@@ -147,11 +147,10 @@ def side(charges: pl.DataFrame, by: str) -> PeriodSums:
 
 
 def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp, stamp: Stamp) -> Changes:
-    """Return the change between two periods. Raises PricingError if their provenance or currency differs."""
-    for what in ("provenance", "currency"):
-        one, other = getattr(before_stamp, what), getattr(stamp, what)
-        if one != other:
-            raise PricingError(f"the periods differ in {what} ({one} and {other}): they cannot be compared")
+    """Return the change between two periods. Raises PricingError if their provenance differs."""
+    one, other = before_stamp.provenance, stamp.provenance
+    if one != other:
+        raise PricingError(f"the periods differ in provenance ({one} and {other}): they cannot be compared")
     exact, groups = effects(before, now), []
     for name in sorted({line.group for line in (*before.lines, *now.lines)}):
         cost0, cost1 = (
@@ -249,17 +248,17 @@ def build(
     return changes(side(frame, by), side(now.frame, by), by=by, before_stamp=stamp, stamp=now.stamp)
 
 
-def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> str:
-    """Return a text with the change and its largest effect. `signed` formats nano-dollars."""
+def sentence(comparison: Changes) -> str:
+    """Return a text with the change and its largest effect."""
     change = comparison.total.change_nano
     if change == 0:
         return "It cost the same."
     if not comparison.total.before_nano:
-        return f"All cost is new ({signed(change)}): nothing was charged before."
+        return f"All cost is new ({signed_usd(change)}): nothing was charged before."
     sign = 1 if change > 0 else -1
     effect, amount = max(comparison.total.effects.items(), key=lambda item: sign * item[1])
     share = f" ({abs(change) / comparison.total.before_nano:.1%})" if comparison.total.before_nano > 0 else ""
-    return f"Cost changed by {signed(change)}{share}, mostly {effect} ({signed(amount)})."
+    return f"Cost changed by {signed_usd(change)}{share}, mostly {effect} ({signed_usd(amount)})."
 
 
 def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:
@@ -267,7 +266,7 @@ def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterato
     yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {comparison.stamp}]"
     if not comparison.before.verified:
         yield "The ledger of the period before is NOT VERIFIED."
-    yield sentence(comparison, lambda nano: signed_money(nano, comparison.stamp.currency))
+    yield sentence(comparison)
     yield table(comparison, top)
 
 
@@ -306,7 +305,7 @@ def table(comparison: Changes, top: int = TOP) -> Table:
     names = ("before", "now", "change", *shown)
     return Table(
         title="",
-        columns=(Column(comparison.by), *(Column(name, "money", comparison.stamp.currency) for name in names)),
+        columns=(Column(comparison.by), *(Column(name, "money") for name in names)),
         rows=(
             *(row(group.name, (group,)) for group in comparison.groups[:top]),
             *([row(f"{len(rest)} others", rest)] if rest else []),

@@ -44,11 +44,7 @@ _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found co
 
 
 def sections(
-    run: PricedRun,
-    only: str | None = None,
-    by: By | None = None,
-    probes: Path | None = None,
-    threshold: float | None = None,
+    run: PricedRun, only: str | None = None, by: By | None = None, probes: Path | None = None
 ) -> dict[str, Section]:
     """Return the answers to all questions, or to `only`. Raises PricingError for unusable probes."""
     made = {}
@@ -58,9 +54,9 @@ def sections(
         made["frontier"] = frontier.frontier(run)
     if only in (None, "verifiers"):
         try:
-            made["verifiers"] = verifiers.procurement(run, probes, threshold)
+            made["verifiers"] = verifiers.procurement(run, probes)
         except PricingError as error:
-            if only is not None or probes is not None or threshold is not None:
+            if only is not None or probes is not None:
                 raise
             made["verifiers"] = Section({"missing": Paragraph(f"Verifiers cannot be compared: {error}.")})
     return made

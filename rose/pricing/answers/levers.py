@@ -42,7 +42,7 @@ class Factors:
 
     @property
     def pi(self) -> float:
-        """Return the price of a rollout token over a serving token. Raises ValueError if it is negative."""
+        """Return the price of a rollout token over a serving token."""
         return formulas.rollout_price_ratio(self.c_serving, self.c_dedicated, self.c_opportunistic, self.phi)
 
     @property

@@ -10,9 +10,7 @@ import polars as pl
 
 from rose.pricing.money import PricingError
 
-THRESHOLD = 0.5  #: Accepted from this probability on, in a file without decisions.
-
-_NEEDED = ("probe", "verifier", "probability", "correct")
+_COLUMNS = ("probe", "verifier", "probability", "correct", "accepted")
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _FAULTS_MAX = 10  #: Faults of a file that an error names.
 
@@ -27,37 +25,22 @@ class Probe:
     group: str  #: Probes of one group share a task; by default a probe is its own group.
 
 
-def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
-    """Return the probes of a file. Without a column `accepted`, `threshold` (0.5) decides. Raises PricingError."""
+def from_file(path: Path) -> list[Probe]:
+    """Return the probes of a file. Raises PricingError."""
     frame = _read(path)
-    if missing := [name for name in _NEEDED if name not in frame.columns]:
+    if set(frame.columns) != set(_COLUMNS):
         raise PricingError(
-            f"probes {path} has no column {', '.join(missing)} (it has {', '.join(frame.columns) or 'none'}); it needs "
-            f"{', '.join(_NEEDED)}"
+            f"probes {path} must have the columns {', '.join(_COLUMNS)}; it has {', '.join(frame.columns) or 'none'}"
         )
-    if other := [name for name in frame.columns if name not in (*_NEEDED, "accepted")]:
-        raise PricingError(
-            f"probes {path}: unknown column {', '.join(other)}; the columns are {', '.join(_NEEDED)} and, if the file "
-            "has decisions, accepted"
-        )
-    decided = "accepted" in frame.columns
-    if decided and threshold is not None:
-        raise PricingError(f"probes {path} has a column accepted; leave out --threshold")
-    limit = THRESHOLD if threshold is None else threshold
-    if not 0 <= limit <= 1:
-        raise PricingError(f"--threshold {limit} is not a probability; give one from 0 to 1")
-    truths = ("correct", "accepted") if decided else ("correct",)
     faults, rows = [], []
     for number, row in enumerate(frame.iter_rows(named=True), start=1):
-        values: dict[str, Any] = {name: _TRUTHS.get(row[name].lower()) for name in truths}
+        values: dict[str, Any] = {name: _TRUTHS.get(row[name].lower()) for name in ("correct", "accepted")}
         values["probability"] = _probability(row["probability"])
-        wrong = [f"{name} {row[name]!r}" for name in ("probe", "verifier") if not row[name]]
-        wrong += [f"{name} {row[name]!r}" for name in (*truths, "probability") if values[name] is None]
+        wrong = [f"{name} {row[name]!r}" for name in _COLUMNS if values.get(name, row[name]) in (None, "")]
         if wrong:
             faults.append(f"row {number}: {', '.join(wrong)} cannot be used")
         else:
-            accepted = {} if decided else {"accepted": values["probability"] >= limit}
-            rows.append({"where": f"row {number}", **row, "group": row["probe"], **values, **accepted})
+            rows.append({"where": f"row {number}", **row, "group": row["probe"], **values})
     return _checked(f"probes {path}", rows, faults)
 
 

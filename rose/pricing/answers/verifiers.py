@@ -22,7 +22,6 @@ from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, Ints
 from rose.pricing.table import Paragraph, Row, Section, Table, report_table
 
-BINS = 10  #: Bins of probability of a calibration: [0, 0.1), ..., [0.9, 1].
 PROBES_MIN = 30  #: Shared probes below which no verifier is called the cheapest.
 _VERDICTS = "verdicts of the run whose truth is known"
 _NOT_COMPARED = "does not apply: they cannot be compared"
@@ -37,18 +36,13 @@ class Scores:
     brier: float
     logarithmic: float | None  #: None, infinite, where `certain_and_wrong` is not 0.
     certain_and_wrong: int  #: Probes that were reported as 0 or 1 and turned out otherwise.
-    reliability: float
-    resolution: float
-    uncertainty: float
-    within_bins: float
-    calibration: Mapping[int, tuple[int, float, float]]  #: Probes, mean report, correct share of each bin with probes.
     accepted: int
     correct: int
     accepted_correct: int
 
     @property
     def rates(self) -> tuple[float | None, ...]:
-        """Return alpha, TPR, FPR and PPV at the threshold, each None if its denominator is 0."""
+        """Return alpha, TPR, FPR and PPV, each None if its denominator is 0."""
         pairs = (
             (self.accepted, self.probes),
             (self.accepted_correct, self.correct),
@@ -79,32 +73,15 @@ class VerifierComparison:
 
 def score(probes: Sequence[Probe]) -> Scores:
     size = len(probes)
-    correct = sum(probe.correct for probe in probes)
     given = [probe.probability if probe.correct else 1 - probe.probability for probe in probes]
-    wrong, rate = sum(chance == 0 for chance in given), correct / size
-    by_bin: dict[int, list[Probe]] = defaultdict(list)
-    for probe in probes:
-        by_bin[min(int(probe.probability * BINS), BINS - 1)].append(probe)
-    bins, within = {}, 0.0
-    for number, members in sorted(by_bin.items()):
-        reported = fsum(probe.probability for probe in members) / len(members)
-        true = sum(probe.correct for probe in members) / len(members)
-        bins[number] = (len(members), reported, true)
-        # Distances from the bin's means.
-        off = ((probe.probability - reported, probe.correct - true) for probe in members)
-        within += fsum(p * p - 2 * p * y for p, y in off)
+    wrong = sum(chance == 0 for chance in given)
     return Scores(
         probes=size,
-        brier=fsum((probe.probability - probe.correct) ** 2 for probe in probes) / size,
+        brier=fsum((1 - chance) ** 2 for chance in given) / size,
         logarithmic=None if wrong else fsum(-log(chance) for chance in given) / size + 0.0,
         certain_and_wrong=wrong,
-        reliability=sum(count * (reported - true) ** 2 for count, reported, true in bins.values()) / size,
-        resolution=sum(count * (true - rate) ** 2 for count, _, true in bins.values()) / size,
-        uncertainty=rate * (1 - rate),
-        within_bins=within / size,
-        calibration=bins,
         accepted=sum(probe.accepted for probe in probes),
-        correct=correct,
+        correct=sum(probe.correct for probe in probes),
         accepted_correct=sum(probe.accepted and probe.correct for probe in probes),
     )
 
@@ -189,15 +166,13 @@ def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, s
     return best.name, f"{best.name} makes a correct answer cheapest, in {chance:.1%} of the draws of {shared:,} probes."
 
 
-def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Section:
+def procurement(run: PricedRun, file: Path | None = None) -> Section:
     """Return the verifiers, ranked by Brier score on the probes of `file` or of the run. Raises PricingError."""
-    if file is None and threshold is not None:
-        raise PricingError("--threshold is for --probes: a verdict of the ledger was decided at a threshold of its own")
     if file is None:
         source, judgements = _VERDICTS, probes.from_ledger(rows(run.connection, "answers/probes"))
         missing = f"no verdict of run {run.run.run_id!r} {_NO_TRUTH}"
     else:
-        source, judgements = f"file {file.name}", probes.from_file(file, threshold)
+        source, judgements = f"file {file.name}", probes.from_file(file)
         missing = f"probes {file} has no rows"
     if not judgements:
         raise PricingError(missing)
@@ -227,30 +202,10 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
         "scores": report_table(
             run.stamp,
             "How well each reports probabilities: 0 is best for both",
-            "verifier | saw | scored on | Brier | logarithmic | reliability | resolution | uncertainty | within bins",
+            "verifier | saw | scored on | Brier | logarithmic",
             (_scores(run, v, source) for v in verifiers),
             view=source,
-            notes=(
-                f"Brier = reliability - resolution + uncertainty + within bins. {compared.shared:,} probes were "
-                "judged by all.",
-            ),
-        ),
-        "calibration": report_table(
-            run.stamp,
-            "Calibration",
-            "verifier | reported in | probes | mean report | correct",
-            (
-                (
-                    v.name,
-                    f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}",
-                    run.make.number(count, "probes"),
-                    *(run.make.measure(share, "share", basis=source) for share in shares),
-                )
-                for v in verifiers
-                for number, (count, *shares) in v.scores.calibration.items()
-            ),
-            view="reported against what came true",
-            grouped=True,
+            notes=(f"{compared.shared:,} probes were judged by all.",),
         ),
     }
     return Section(parts)
@@ -270,12 +225,11 @@ def _prices(run: PricedRun, judgements: Sequence[Probe]) -> tuple[dict[str, Frac
 def _scores(run: PricedRun, verifier: Verifier, source: str) -> Row:
     scores = verifier.scores
     infinite = f"infinite: {scores.certain_and_wrong} reported as certain turned out otherwise"
-    each = (scores.brier, scores.logarithmic, scores.reliability, scores.resolution, scores.uncertainty)
     return (
         verifier.name,
         run.make.number(verifier.saw, "probes"),
         run.make.number(scores.probes, "probes"),
-        *(run.make.measure(value, basis=source, why=infinite) for value in (*each, scores.within_bins)),
+        *(run.make.measure(value, basis=source, why=infinite) for value in (scores.brier, scores.logarithmic)),
     )
 
 

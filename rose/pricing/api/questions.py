@@ -17,7 +17,7 @@ from rose.pricing import period as periods
 from rose.pricing.answers import run_report
 from rose.pricing.money import NothingChargedError, QuestionError
 from rose.pricing.period import Period, month_at
-from rose.pricing.price_books import choice
+from rose.pricing.price_books import pricebook
 from rose.pricing.spend import cost, saved
 from rose.pricing.spend.calendar import FORMS, Calendar
 from rose.pricing.spend.cost import Cost
@@ -55,7 +55,7 @@ class ServedLedger:
     ) -> Saved:
         """Return what `rose saved` answers. A run is priced again only after a change of ledger or prices."""
         from_ns, to_ns = period.from_ns, period.to_ns
-        book = choice.choose(self.ledger, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+        book = pricebook.choose(self.ledger, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         key = (self._mark, book.sha256, book.chosen, provenance)
         if key not in self.saved_runs:
             self.saved_runs.clear()

@@ -13,9 +13,8 @@ from rose.clock import utc
 from rose.errors import did_you_mean
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
-from rose.pricing.audit import audit_steps
-from rose.pricing.audit.audit_steps import Step, held
 from rose.pricing.audit.evidence import DeviceHour, Row, Unit, WriterEvents, gather, spans
+from rose.pricing.audit.steps import Step, capacity, energy, held, transfer
 from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import charged_to
 from rose.pricing.closing import charge_algebra, store
@@ -194,17 +193,17 @@ def _chain(
         if stays is not None:
             unit_evidence = dataclasses.replace(unit_evidence, slices=evidence.within(own).slices)
         part = held(tenures, hour_ns).get(holder)
-        steps += audit_steps.capacity(charged, question_rows, book, hour_ns, unit_evidence, lot, part)
+        steps += capacity(charged, question_rows, book, hour_ns, unit_evidence, lot, part)
     if "transfer" in rows["kind"]:
         charged, question_rows = (frame.filter(kind="transfer") for frame in (whole, rows))
-        steps += audit_steps.transfer(charged, question_rows, book, hour_ns, evidence)
+        steps += transfer(charged, question_rows, book, hour_ns, evidence)
     for unit in rows.filter(kind="energy").select(columns).unique().sort(pl.all()).rows():
         charged, question_rows = (_of_unit(frame, "energy", unit) for frame in (whole, rows))
         others = everybodys.filter(kind="energy", hardware_id=unit[0])
         others = others.join(charged, on=("fleet_run_id", "device_id"), how="anti")
         unit_evidence = evidence.of_unit(unit) if several else evidence
         lot = pl.concat([charged, others])
-        steps += audit_steps.energy(charged, question_rows, book, hour_ns, unit_evidence, lot)
+        steps += energy(charged, question_rows, book, hour_ns, unit_evidence, lot)
     kinds, leases = set(rows["kind"]), set(rows.filter(pl.col("bucket") == "rollout")["lease_id"])
     events = {
         "slices": evidence.slices if "capacity" in kinds else (),

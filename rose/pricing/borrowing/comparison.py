@@ -4,12 +4,11 @@ from fractions import Fraction
 
 from rose.pricing import formulas
 from rose.pricing.borrowing.alternatives import Comparison, compare
-from rose.pricing.borrowing.provision import BREAK_EVEN_CASH, BREAK_EVEN_TIME
 from rose.pricing.borrowing.savings import LOADED, NOTHING, Alternative, Bought, Saving
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, NOT_SET, Figure, Figures
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
 from rose.pricing.marginal_cost.marginal import Marginal, plain
 from rose.pricing.marginal_cost.terms import basis_of
-from rose.pricing.money import NS_PER_HOUR, format_ns, format_usd, nano_usd_of
+from rose.pricing.money import format_ns, format_usd, nano_usd_of
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Paragraph, Row, Section, Table, report_table
@@ -19,8 +18,6 @@ WOULD, WOULD_NOT = "if the fleet would have been there anyway", "if it would not
 CAPACITY, CASH = "capacity avoided", "saved against buying"
 ADDED, ADDED_THERE = "added by borrowing", "would have cost to buy"
 NEEDED, IDLE = "dedicated device time needed", "idle time of dedicated devices"
-PER_MILLION, PER_HOUR, WASTED = "charge for a million useful tokens", "charge for a device-hour", "wasted share"
-PER_GB = "price of a GB sent"
 _NOT_BOTH = "not enough data: need useful tokens on both borrowed and dedicated devices, and a borrow that cost money"
 _MILLION = 10**6
 
@@ -116,18 +113,6 @@ def comparison(run: PricedRun) -> Section:
         ),
         "says": Paragraph(in_short(compared, m)),
     }
-    if flips := _flips(make, m, compared):
-        parts["flips"] = report_table(
-            run.stamp,
-            "Where borrowing stops paying: break-even against buying",
-            "what | now | stops paying at",
-            flips,
-            view=MARGINAL,
-            notes=(
-                "Each moved alone until borrowing saves nothing against buying. Device time that would not have been "
-                f"bought costs nothing here; in the {BREAK_EVEN_TIME} it has its amortized price.",
-            ),
-        )
     return Section(parts)
 
 
@@ -150,47 +135,6 @@ def _device_time(make: Figures, way: Alternative, tokens: int) -> Row:
         make.money(way.usd, view, basis=way.basis, why=way.why, interval=way.interval, no_interval=way.no_interval),
         _per_million(make, way.usd, tokens, view, way.basis),
         _saving(make, way.less, view, way.basis, way.why or "does not apply: no token would be made"),
-    )
-
-
-def _flips(make: Figures, m: Marginal, compared: Comparison) -> tuple[Row, ...]:
-    borrowed, way = compared.borrowed, compared.way
-    if way is None or (there := way.added_usd) is None or not m.borrowed_ns or not borrowed.useful:
-        return ()
-    charged, hours = m.charged_usd, Fraction(m.borrowed_ns, NS_PER_HOUR)
-    spare, sent_gb = there - charged, Fraction(m.sent_bytes, 10**9)
-    # With waste w the borrow makes generated * (1 - w) useful tokens, each worth the way's price.
-    wasted = 1 - charged * borrowed.useful / (borrowed.generated * there) if there else Fraction(1)
-    sent_usd, provided = m.terms["transfer"].usd, m.terms["provision"]
-    gb_usd = sent_usd / sent_gb if sent_gb else None
-    per_gb = gb_usd + spare / sent_gb if gb_usd is not None else Fraction(-1)
-
-    def money(usd: Fraction | None, per: str, why: str | None = None) -> Figure:
-        return make.money(usd, MARGINAL, per=per, basis=m.basis, why=why)
-
-    unsent = None if sent_gb else "nothing was sent"
-    return (
-        (
-            PER_MILLION,
-            _per_million(make, charged, borrowed.useful, MARGINAL, m.basis),
-            money(there * _MILLION / borrowed.useful, "million useful tokens"),
-        ),
-        (PER_HOUR, money(charged / hours, "device-hour"), money(there / hours, "device-hour")),
-        (
-            WASTED,
-            make.part(borrowed.generated - borrowed.useful, borrowed.generated),
-            make.part(wasted if 0 <= wasted < 1 else None, why="no share of waste by itself"),
-        ),
-        (
-            PER_GB,
-            money(gb_usd, "GB", unsent),
-            money(per_gb if per_gb >= 0 else None, "GB", unsent or "no price of a GB by itself"),
-        ),
-        (
-            f"{BREAK_EVEN_CASH}, a device-hour",
-            money(None if provided.unknown else provided.usd / hours, "device-hour", provided.missing or NOT_SET),
-            money((provided.usd + spare) / hours, "device-hour"),
-        ),
     )
 
 

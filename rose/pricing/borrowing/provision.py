@@ -27,9 +27,8 @@ HORIZON_NS = 10 * NS_PER_S
 
 _NOTHING_LENT = "nothing was lent"
 _NOT_DRAWN = "confounded: leases follow load, and bursts on lent devices are compared with those on others"
-#: Provision per borrowed device-hour that equals the cost of dedicated devices, amortized or added to the bill.
+#: Provision per borrowed device-hour that equals the amortized cost of dedicated devices.
 BREAK_EVEN_TIME = "break-even provision against device time"
-BREAK_EVEN_CASH = "break-even provision against buying"
 ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a load that is not known", "a missed budget"
 
 
@@ -215,7 +214,6 @@ def provision(run: PricedRun) -> Section:
             ),
             view=MARGINAL,
             text=("rests on",),
-            notes=(f"The {BREAK_EVEN_CASH} is another figure: the comparison with dedicated devices has it.",),
         ),
         "days": report_table(
             run.stamp,

@@ -1,20 +1,25 @@
-"""Whether borrowing harms serving, and whether it saves money against buying. The saving is linear in its inputs, so
-each input is moved alone to both ends of its range."""
+"""The report on the borrow of one run: whether it harms serving, and whether it saves money against buying. The saving
+is linear in its inputs, so each input is moved alone to both ends of its range."""
 
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from fractions import Fraction
 
 from rose.clock import utc_us
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
-from rose.pricing.borrowing.comparison import NO_TOKENS, WOULD, in_short, worth_it
+from rose.pricing.borrowing.comparison import NO_TOKENS, WOULD, comparison, in_short, worth_it
+from rose.pricing.borrowing.marginal_tables import price
+from rose.pricing.borrowing.provision import provision
 from rose.pricing.borrowing.savings import Alternative
+from rose.pricing.borrowing.spikes import spikes
+from rose.pricing.charges.pricing import refuse_archived
 from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.marginal_cost import harm
 from rose.pricing.marginal_cost.harm import Harm
 from rose.pricing.marginal_cost.marginal import Marginal, plain
 from rose.pricing.marginal_cost.terms import basis_of
-from rose.pricing.query import refuse_archived, rows, set_variables, snapshot
+from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run.priced import PricedRun, run_facts
 from rose.pricing.stats import holdout
 from rose.pricing.stats.bootstrap import Interval
@@ -135,3 +140,16 @@ def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction
         low, high = (cash + Fraction(end) - way.added_usd for end in (added.low, added.high))
         moved.append((OTHERWISE, low, high))
     return tuple(sorted((swing for swing in moved if swing[1] != swing[2]), key=lambda one: (one[1] - one[2], one[0])))
+
+
+QUESTIONS: Mapping[str, Callable[[PricedRun], Section]] = {
+    "risk": risk,
+    "price": price,
+    "provision": provision,
+    "compare": comparison,
+    "spikes": spikes,
+}
+
+
+def sections(run: PricedRun, only: str | None = None) -> dict[str, Section]:
+    return {name: answer(run) for name, answer in QUESTIONS.items() if only in (None, name)}

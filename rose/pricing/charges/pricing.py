@@ -7,6 +7,7 @@ hour's sum rounded once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from fractions import Fraction
@@ -18,13 +19,14 @@ import polars as pl
 import sql
 from rose.clock import utc
 from rose.ledger.files import database
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing import query
 from rose.pricing.charges import state
 from rose.pricing.money import MW_NS_PER_KWH, NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
+from rose.pricing.price_books.entries import tagging
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.price_books.rules import tagging
-from rose.pricing.query import records, refuse_archived_since, set_variables
+from rose.pricing.query import records, rows, set_variables
 
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
 _BYTES_PER_GB = 10**9
@@ -123,7 +125,7 @@ def price(
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
     if from_ns is not None and to_ns is not None and to_ns <= from_ns:
         raise PricingError(f"the period is empty: it ends at {utc(to_ns)} and begins at {utc(from_ns)}")
-    verified = query.verified(ledger)
+    verified = _verified(ledger)
     if run_id is None:
         refuse_archived_since(ledger, from_ns)
     question = book.sha256, from_ns, to_ns, run_id, provenance
@@ -359,3 +361,47 @@ def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
     if not prices.output_usd_per_million:
         return (1, 0) if prices.input_usd_per_million else (1, 1)
     return (Fraction(prices.input_usd_per_million) / Fraction(prices.output_usd_per_million)).as_integer_ratio()
+
+
+def _verified(ledger: Ledger) -> bool:
+    """Return whether the ledger verifies. Raises PricingError if not, unless unverified reading is allowed."""
+    with suppress(LedgerError):  # A reader writes the catalog of an earlier version anew; damage is named below.
+        ledger.connect().close()
+    problems = ledger.doubts
+    if problems and not ledger.allow_unverified:
+        raise PricingError(
+            f"ledger {ledger.folder} does not verify, so its figures cannot be trusted:\n"
+            + "\n".join(f"  {problem}" for problem in problems[:10])
+            + "\n`--allow-unverified` gives figures that are marked so."
+        )
+    return not problems
+
+
+def refuse_archived(ledger: Ledger, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    newest_us = ledger.archived_until_us
+    if newest_us is None:
+        return
+    set_variables(connection, run_id=run_id)
+    runs = {run_id}
+    for row in rows(connection, "run/fleets"):
+        # Fleet events from before the RL run began do not count for it.
+        if row["run_id"] != run_id or rows(connection, "run/facts")[0]["began_ns"] <= newest_us * 1000:
+            runs |= {row["run_id"], row["fleet_run_id"]}
+    gone = 0
+    for name in runs:
+        set_variables(connection, run_id=name, archived_us=newest_us)
+        gone += max(0, int(rows(connection, "run/archived")[0]["events"] or 0))
+    if gone > 0:
+        raise PricingError(
+            f"{gone:,} events of run {run_id!r} were archived, so its figures would be incomplete: bring them "
+            "back with `rose ledger restore --from ...`"
+        )
+
+
+def refuse_archived_since(ledger: Ledger, from_ns: int | None) -> None:
+    newest_us = ledger.archived_until_us
+    if newest_us is not None and (from_ns is None or from_ns <= newest_us * 1000):
+        raise PricingError(
+            f"events up to {utc(newest_us * 1000)} were archived, so a period that begins before can only be priced "
+            "in part: begin it later, or bring them back with `rose ledger restore --from ...`"
+        )

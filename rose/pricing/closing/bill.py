@@ -10,15 +10,15 @@ import polars as pl
 
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
-from rose.pricing.charges.pricing import COLUMNS, charged_to
+from rose.pricing.charges.pricing import COLUMNS, charged_to, refuse_archived_since
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.store import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, nano_usd_of
 from rose.pricing.period import Period, month_at, nanoseconds, of_hours
-from rose.pricing.price_books import choice
+from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import refuse_archived_since, rows, set_variables
+from rose.pricing.query import rows, set_variables
 
 STATES: tuple[str, ...] = ("closed", "correction", "open")
 
@@ -179,7 +179,7 @@ def bill(
     ]
     verified, books = all(part.posting.verified for part in parts if part.posting), [part.book for part in parts]
     if gaps:
-        book = choice.choose(ledger, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+        book = pricebook.choose(ledger, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
         books.append(book)
     for gap in gaps:
         try:
@@ -213,7 +213,7 @@ def of_run(ledger: Ledger, run_id: str, price_book: str | PriceBook | None = Non
     """Return the bill of a run, with its RL runs if it is a fleet, and with its marginal cost."""
     from rose.pricing.run.priced import priced as priced_run
 
-    book = choice.choose(ledger, price_book, run_id=run_id)
+    book = pricebook.choose(ledger, price_book, run_id=run_id)
     priced = charges.price(ledger, book, run_id=run_id)
     hours = [nanoseconds(hour) for hour in priced.frame["hour"].unique()]
     whole = bill(ledger, of_hours(min(hours), max(hours)), book, provenance=priced.provenance)

@@ -29,7 +29,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.charges import Stay
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.period import Period
-from rose.pricing.price_books import choice, pricebook
+from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 
 FOLDER = "closes"
@@ -177,7 +177,7 @@ def stays(ledger: Ledger, posting: Posting) -> tuple[Stay, ...]:
 
 def book_of(ledger: Ledger, posting: Posting) -> PriceBook:
     text = file(ledger, posting, posting.book.file).read_text("utf-8")
-    return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
+    return pricebook.chosen(pricebook.parse(text, posting.book.source), pricebook.FROZEN)
 
 
 def folder(ledger: Ledger, close_id: str) -> Path:

@@ -48,15 +48,15 @@ def close(
     with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import close as closing
-        from rose.pricing.price_books import choice
+        from rose.pricing.price_books import pricebook
 
         opened, whole = open_ledger(ledger, allow_unverified=allow_unverified), common.period_of(period)
         if receipt is not None:
             check_place(receipt)
-        book = choice.choose(opened, price_book, from_ns=whole.from_ns, to_ns=whole.to_ns, provenance=provenance)
+        book = pricebook.choose(opened, price_book, from_ns=whole.from_ns, to_ns=whole.to_ns, provenance=provenance)
         posting = closing.close(opened, whole, book, provenance=provenance, by=who, with_open_runs=with_open_runs)
         _say(opened, [posting], receipt, as_json)
-        if price_book is not None and choice.adopted(opened) is None:
+        if price_book is not None and pricebook.adopted(opened) is None:
             echo(
                 "Only this close takes its prices from that book: `rose price FILE --adopt` has every command price "
                 "the hours that are not closed by it too",
@@ -82,12 +82,12 @@ def restate(
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import close as closing
         from rose.pricing.closing import store
-        from rose.pricing.price_books import choice
+        from rose.pricing.price_books import pricebook
 
         opened = open_ledger(ledger)
         if receipt is not None:
             check_place(receipt)
-        book = None if price_book is None else choice.choose(opened, price_book)
+        book = None if price_book is None else pricebook.choose(opened, price_book)
         if closing.restate(opened, close_id, reason, book, by=who) is None:
             nothing = {"close_id": close_id, "correction": None, "why": "no charge differs; nothing was posted"}
             common.print_answer(as_json, lambda: nothing, lambda: [f"{close_id}: {nothing['why']}"])
@@ -166,14 +166,14 @@ def budget(
 ) -> None:
     """Set the budget of a team for a month, or show all budgets with what was spent and the forecast."""
     with common.clear_errors():
-        from rose.pricing.watch import budget, budget_tables
+        from rose.pricing.watch import budget
 
         opened, whole = open_ledger(ledger), common.month_of(month)
         if team is not None:
             _set_budget(opened, team, usd, whole, who, as_json)
             return
         rows = budget.show(opened, whole, price_book, provenance=provenance)
-        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: budget_tables.budgets(rows))
+        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: budget.budget_tables(rows))
 
 
 def _set_budget(ledger: Ledger, team: str, usd: str | None, month: Period, who: str | None, as_json: bool) -> None:
@@ -218,7 +218,7 @@ def explain_command(
         from rose.pricing import period
         from rose.pricing.audit import explain
         from rose.pricing.money import NS_PER_HOUR
-        from rose.pricing.price_books import choice
+        from rose.pricing.price_books import pricebook
 
         question = explain.ChargeQuestion(
             hour_ns=None if hour is None else period.hour(hour, "--hour"),
@@ -235,7 +235,7 @@ def explain_command(
         if close_id is None:
             from_ns = question.hour_ns
             to_ns = None if from_ns is None else from_ns + NS_PER_HOUR
-            book = choice.choose(opened, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+            book = pricebook.choose(opened, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
             answers = [explain.explain(opened, question, book, provenance=provenance)]
         else:
             answers = explain.explain_closed(opened, question, close_id)

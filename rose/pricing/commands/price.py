@@ -32,12 +32,12 @@ def price_command(
     with clear_errors():
         from rose.pricing.closing.close import user
         from rose.pricing.money import PricingError
-        from rose.pricing.price_books import choice
+        from rose.pricing.price_books import pricebook
 
         if adopt and file is None:
             raise PricingError("--adopt needs a price book; name its file")
-        book = choice.named(file) if file is not None else choice.choose(open_ledger(ledger))
-        adoption = choice.adopt(open_ledger(ledger), book, by=who or user()) if adopt else None
+        book = pricebook.named(file) if file is not None else pricebook.choose(open_ledger(ledger))
+        adoption = pricebook.adopt(open_ledger(ledger), book, by=who or user()) if adopt else None
     if as_json:
         plain = book.model_dump(mode="json", by_alias=True, exclude_none=True)
         own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}
@@ -52,8 +52,7 @@ def price_command(
 def _show(book: PriceBook) -> None:
     from rose.pricing import console
     from rose.pricing.figures import BookFacts
-    from rose.pricing.price_books.entries import span_of
-    from rose.pricing.price_books.rules import FILE_TABLES
+    from rose.pricing.price_books.entries import FILE_TABLES, span_of
     from rose.pricing.table import Table, columns
 
     names = ("what", "price", "valid", "source", "dated")

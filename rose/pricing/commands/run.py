@@ -67,7 +67,7 @@ def borrow_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show what borrowing cost in a run, how it harmed serving, and what it saved."""
-    from rose.pricing.borrowing import borrow_report
+    from rose.pricing.borrowing import risk
     from rose.pricing.run.priced import priced
 
     with clear_errors():
@@ -75,7 +75,7 @@ def borrow_command(
         if decisions is not None:
             _record(opened, run, decisions)
         with priced(opened, run, price_book) as priced_run:
-            sections = borrow_report.sections(priced_run, only)
+            sections = risk.sections(priced_run, only)
     print_sections(priced_run.run, priced_run.stamp, sections, as_json)
 
 
@@ -110,12 +110,9 @@ def correct_command(
         Path | None,
         typer.Option(
             "--probes",
-            help="CSV or Parquet: probe, verifier, probability, correct and, if decided, accepted. "
+            help="CSV or Parquet: probe, verifier, probability, correct, accepted. "
             "Else the run's verdicts whose truth is known.",
         ),
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option("--threshold", help="Least accepted probability, in a file without `accepted`; 0.5.")
     ] = None,
     price_book: BookOption = None,
     *,
@@ -127,5 +124,5 @@ def correct_command(
 
     with clear_errors():
         with priced(open_ledger(ledger), run, price_book, needs="verdict") as priced_run:
-            made = correct_answer.sections(priced_run, only, by, probes, threshold)
+            made = correct_answer.sections(priced_run, only, by, probes)
     print_sections(priced_run.run, priced_run.stamp, made, as_json)

@@ -92,9 +92,8 @@ def cost_command(
 
 def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
     from rose.pricing.closing.store import postings
-    from rose.pricing.export import markup
     from rose.pricing.export import out as writing
-    from rose.pricing.money import format_money
+    from rose.pricing.money import format_usd
     from rose.pricing.spend import spend_tables
 
     close_id = answer.question.close_id
@@ -103,14 +102,14 @@ def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
         text = spend_tables.csv_text(answer)
     else:
         posted = postings(ledger)[close_id] if close_id else ()
-        text = markup.page(title, spend_tables.page(answer, posted), answer.stamp.warnings)
+        text = writing.page(title, spend_tables.page(answer, posted), answer.stamp.warnings)
 
     def make(temporary: Path) -> tuple[int, dict[str, int]]:
         temporary.write_text(text, encoding="utf-8")
         return len(answer.lines), {"total": answer.total.cost_nano}
 
     written = writing.write(path, make)
-    echo(f"{path}: {format_money(answer.total.cost_nano, answer.stamp.currency)}, SHA-256 {written.sha256}")
+    echo(f"{path}: {format_usd(answer.total.cost_nano)}, SHA-256 {written.sha256}")
 
 
 def changes_command(
@@ -179,12 +178,12 @@ def forecast_command(
 ) -> None:
     """Forecast the cost of a month for the fleet and every team."""
     with common.clear_errors():
-        from rose.pricing.watch import budget, budget_tables
+        from rose.pricing.watch import budget
 
         opened, whole = open_ledger(ledger), common.month_of(month)
         with logged(opened, "report", f"forecast {whole.label}"), progress_bar("Adding up"):
             rows = budget.expected(opened, whole, price_book, team, provenance=provenance)
-        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: budget_tables.forecasts(rows))
+        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: budget.forecast_tables(rows))
 
 
 def reconcile_command(

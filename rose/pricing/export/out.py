@@ -1,14 +1,18 @@
-"""Writing an export completely or not at all. An existing file is never overwritten."""
+"""Writes an export completely or not at all, and makes HTML pages. An existing file is never overwritten."""
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from rose.ledger.files import layout
 from rose.pricing.money import PricingError
+from rose.pricing.table import Table
+from rose.terminal import visible_lines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,3 +56,20 @@ def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> 
     except OSError as error:
         raise PricingError(f"{path} cannot be written: {error.strerror}") from error
     return Written(path=path, rows=rows, totals=totals, sha256=digest, bytes=size)
+
+
+def page(title: str, parts: Iterable[Table | str], warnings: Iterable[str] = ()) -> str:
+    """Return an HTML page. All text is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("rose.pricing.export", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    return environment.get_template("page.html.j2").render(title=title, warnings=[*warnings], parts=list(parts))
+
+
+def _shown(value: Any) -> Any:
+    return visible_lines(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -122,7 +122,6 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
         connection,
         period_end_ns=allocation.period_ns[1],
         price_changes=stretches.changes_ns,
-        load_points=power.load_points(book),
         span_device=[span.device_id for span, _ in pieces],
         span_from=[span.from_ns for span, _ in pieces],
         span_to=[span.to_ns for span, _ in pieces],

@@ -10,7 +10,7 @@ from functools import partial
 
 from rose.pricing.marginal_cost.terms import Basis, Row, Stretches, Term, absent, basis_of, in_turn, range_of
 from rose.pricing.money import J_PER_KWH, MW_NS_PER_KWH, NS_PER_S
-from rose.pricing.price_books.pricebook import PowerFigure, PriceBook
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.stats import holdout
 from rose.pricing.stats.uncertainty import Estimate, total
 
@@ -59,11 +59,6 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
     return Metered(energy_mw_ns, leased_mw_ns, leased_ns, delta_mw, None, more_windows)
 
 
-def load_points(book: PriceBook) -> list[float]:
-    """Return the loads between 0 and 1 at which a power curve of the price book bends."""
-    return sorted({float(load) for figure in book.power for load, _ in figure.points if 0 < load < 1})
-
-
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
     """Return the term, absent if readings do not compare and the book has no curve. Raises PriceBookError."""
     book = stretches.book
@@ -96,10 +91,11 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
             continue
         if meter is not None and device_class not in {figure.device_class for figure in book.power}:
             return absent(f"{device_class}: {_explained(meter)}")
-        figure, points, cost = book.power_of(device_class), load_points(book), Fraction(0)
+        figure, cost = book.power_of(device_class), Fraction(0)
         for row in (row for row in lent if row["device_class"] == device_class):
-            for segment, times in stretches.divide(row, "ns", "base_ns", "busy_ns"):
-                cost += extra_joules(figure, points, row, times) * (rates[segment] or 0)
+            for segment, times in stretches.divide(row, "base_ns", "busy_ns"):
+                extra_s = (times["busy_ns"] - times["base_ns"]) / NS_PER_S
+                cost += Fraction(figure.load_w - figure.idle_w) * extra_s * (rates[segment] or 0)
         usd += cost
         if figure.has_range:
             known = Estimate(float(cost), float(cost), float(cost))
@@ -115,18 +111,6 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
     explained = f"{drawn}; " + in_turn(f"PUE {price.pue}, ${price.usd_per_kwh}/kWh" for price in tariffs)
     interval = None if no_interval or ends is None or ends.low == ends.high else ends
     return Term(usd, basis_of(bases), explained, interval, "; ".join(no_interval) or None)
-
-
-def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: Mapping[str, Fraction]) -> Fraction:
-    """Return the curve at the busy load minus at the base load, exact where the curve is straight."""
-    edges = [Fraction(0), *(Fraction(str(point)) for point in points), Fraction(1)]
-
-    def drawn(piece: int, working_ns: Fraction) -> Fraction:
-        low, high = edges[piece], edges[piece + 1]
-        from_w, to_w = figure.watts(low), figure.watts(high)
-        return from_w * times["ns"] + (to_w - from_w) / (high - low) * (working_ns - low * times["ns"])
-
-    return (drawn(row["busy_piece"], times["busy_ns"]) - drawn(row["base_piece"], times["base_ns"])) / NS_PER_S
 
 
 def _usd_per_joule(book: PriceBook, device_class: str, at_ns: int) -> Fraction | None:

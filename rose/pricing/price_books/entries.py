@@ -1,9 +1,10 @@
 """The entries of a price book. Each table of the file has a class, with its units and rules."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
@@ -180,51 +181,21 @@ class Offer(Dated):
 
 
 class PowerFigure(Entry):
-    """The watts of a device class without a meter: `idle_w` and `load_w`, or `points` by load."""
+    """The watts of a device class without a meter, idle and at full load. Between the two the line is straight."""
 
     key_fields = ("device_class",)
 
     device_class: Name = Field(alias="class")
-    idle_given: Rate | None = Field(default=None, alias="idle_w")
-    load_given: Rate | None = Field(default=None, alias="load_w")
-    points_given: Curve | None = Field(default=None, alias="points")
+    idle_w: Rate
+    load_w: Rate
 
-    @property
-    def points(self) -> tuple[tuple[Decimal, Decimal], ...]:
-        if self.points_given is not None:
-            return self.points_given
-        assert self.idle_given is not None and self.load_given is not None  # noqa: PT018 - refused when it was read
-        return (Decimal(0), self.idle_given), (Decimal(1), self.load_given)
-
-    @property
-    def idle_w(self) -> Decimal:
-        return self.points[0][1]
-
-    @property
-    def load_w(self) -> Decimal:
-        return self.points[-1][1]
-
-    def watts(self, load: Fraction) -> Fraction:
-        """Return the watts at a load from 0 to 1, linear between points."""
-        for (low, from_w), (high, to_w) in pairwise(self.points):
-            if load <= Fraction(high):
-                along = (load - Fraction(low)) / (Fraction(high) - Fraction(low))
-                return Fraction(from_w) + along * (Fraction(to_w) - Fraction(from_w))
-        raise AssertionError("the last point is at load 1")
-
-    @model_validator(mode="after")
-    def _one_form_that_never_falls(self) -> Self:
-        idle_and_load = (self.idle_given, self.load_given)
-        if self.points_given is not None and idle_and_load != (None, None):
-            raise ValueError("has points and idle_w or load_w: keep one of the two forms")
-        if self.points_given is None and None in idle_and_load:
-            raise ValueError("needs idle_w and load_w, or points such as [[0.0, 267], [0.5, 520], [1.0, 680]]")
-        loads = [load for load, _ in self.points]
-        if loads[0] != 0 or loads[-1] != 1:
-            raise ValueError(f"points must begin at load 0.0 and end at 1.0, not at {loads[0]} and {loads[-1]}")
-        if self.load_w < self.idle_w:
-            raise ValueError(f"load_w {self.load_w} must be at least idle_w {self.idle_w}")
-        return self
+    @field_validator("load_w")
+    @classmethod
+    def _never_falls(cls, load_w: Decimal, info: ValidationInfo) -> Decimal:
+        idle_w = info.data.get("idle_w")
+        if idle_w is not None and load_w < idle_w:
+            raise ValueError(f"must be at least idle_w {idle_w}")
+        return load_w
 
 
 class Electricity(Dated):
@@ -296,6 +267,105 @@ class VerifierPrice(Dated):
     usd_per_verdict: Rate
 
 
+def _tags(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError('must be a table of tags: { team = "research", cost_centre = "4711" }')
+    for name, text in value.items():
+        if not isinstance(text, str) or not text or not name:
+            raise ValueError(f"must have text in quotes for each tag, and {name!r} has {text!r}")
+    return dict(value)
+
+
+class DeviceTag(Entry):
+    """Tags for devices whose runs have no tags. `hardware` is a pattern such as `GPU-7*`."""
+
+    key_fields = ("device", "pool", "device_class", "hardware")
+    may_be_a_guess = False
+    noun = "rule"
+
+    device: Name | None = None
+    pool: Pool | None = None
+    device_class: Name | None = Field(default=None, alias="class")
+    hardware: Name | None = None
+    tags: Annotated[dict[str, str], BeforeValidator(_tags)]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Return a key such as `pool=serving`. A device and a class may have the same name."""
+        fields = type(self).model_fields
+        chosen = ((fields[name].alias or name, getattr(self, name)) for name in self.key_fields)
+        return tuple(f"{name}={value}" for name, value in chosen if value is not None)
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Return a sort key that puts the entry with the fewest devices first."""
+        hardware = self.hardware or ""
+        return not self.device, not hardware, -len(hardware), not self.device_class, not self.pool, self.key
+
+    def names(self, device_id: str | None, hardware_id: str | None, pool: str | None, device_class: str | None) -> bool:
+        return (
+            self.device in (None, device_id)
+            and self.pool in (None, pool)
+            and self.device_class in (None, device_class)
+            and (self.hardware is None or fnmatchcase(hardware_id or "", self.hardware))
+        )
+
+    @model_validator(mode="after")
+    def _names_some(self) -> Self:
+        if not self.key:
+            raise ValueError("names no device: give device, pool, class or hardware, or several")
+        return self
+
+
+def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
+    """Return a function that returns a device's tags, from device_id, hardware_id, pool and device_class."""
+    widest_first = sorted(entries, key=lambda entry: entry.place, reverse=True)
+
+    def tags(device_id: str | None, hardware_id: str | None, pool: str, device_class: str) -> dict[str, str]:
+        tags: dict[str, str] = {}
+        for entry in widest_first:
+            if entry.names(device_id, hardware_id, pool, device_class):
+                tags |= entry.tags
+        return tags
+
+    return tags
+
+
+class VendorResource(Entry):
+    """A vendor's name, or pattern of names, for a device, for hardware or for a class."""
+
+    key_fields = ("resource", "sku")
+    may_be_a_guess = False
+    noun = "meaning"
+
+    resource: Name | None = None
+    sku: Name | None = None
+    device: Name | None = None
+    hardware: Name | None = None
+    device_class: Name | None = Field(default=None, alias="class")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        if self.resource is None:
+            return "sku", str(self.sku)
+        return (self.resource,) if self.sku is None else (self.resource, self.sku)
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Return (kind, name). The kind is `device`, `devices` (a pattern of hardware) or `class`."""
+        if self.device_class is not None:
+            return "class", self.device_class
+        name = self.device or self.hardware or ""
+        return "devices" if any(mark in name for mark in "*?[") else "device", name
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        named = sum(name is not None for name in (self.device, self.hardware, self.device_class))
+        if named != 1 or (self.resource is None and self.sku is None):
+            raise ValueError("needs resource or sku as the vendor writes it, and one of device, hardware and class")
+        return self
+
+
 TABLES: dict[str, type[Entry]] = {  # Tables of prices, in the order of display.
     "device": DevicePrice,
     "offer": Offer,
@@ -306,6 +376,7 @@ TABLES: dict[str, type[Entry]] = {  # Tables of prices, in the order of display.
     "tokens": TokenPrices,
     "verifier": VerifierPrice,
 }
+FILE_TABLES: dict[str, type[Entry]] = {**TABLES, "device_tag": DeviceTag, "vendor_resource": VendorResource}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,13 +12,14 @@ import duckdb
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges.allocation import Allocation, allocate
+from rose.pricing.charges.pricing import refuse_archived
 from rose.pricing.document import RunFacts
 from rose.pricing.figures import BookFacts, Figures, Stamp
 from rose.pricing.marginal_cost.marginal import Marginal, marginal
 from rose.pricing.money import PricingError, QuestionError
-from rose.pricing.price_books import choice
+from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import pin, refuse_archived, rows, set_variables, snapshot_pinned
+from rose.pricing.query import pin, rows, set_variables, snapshot_pinned
 from rose.pricing.run import cost_per_correct, tokens
 from rose.pricing.run.tokens import RolloutOutput, Tokens, rollout_outputs, together
 
@@ -64,7 +65,7 @@ def priced(
         run_id = newest_run(connection, needs) if run_id is None else run_id
         refuse_archived(ledger, connection, run_id)
         run = run_facts(connection, run_id)
-        book = choice.choose(ledger, price_book, run_id=run_id, own=partial(choice.own_books, connection, run_id))
+        book = pricebook.choose(ledger, price_book, run_id=run_id, own=partial(pricebook.own_books, connection, run_id))
         charged = charges.price(ledger, book, run_id=run_id)
         snapshot_pinned(connection, run_id)
         allocation = allocate(charged)

@@ -19,8 +19,8 @@ from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, Stamp
 from rose.pricing.money import QuestionError
 from rose.pricing.period import Period, instant
+from rose.pricing.price_books.entries import tagging
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.calendar import Calendar
 

@@ -13,16 +13,17 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.comparison import NO_TOKENS
 from rose.pricing.borrowing.savings import Alternative
+from rose.pricing.charges.pricing import refuse_archived_since
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.store import postings
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Stamp
 from rose.pricing.marginal_cost.marginal import Marginal
-from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_money, nano_usd_of
+from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_usd, nano_usd_of
 from rose.pricing.period import Period
-from rose.pricing.price_books import choice
+from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import refuse_archived_since, rows, set_variables
+from rose.pricing.query import rows, set_variables
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
 
@@ -167,7 +168,7 @@ def _book(
     if last:
         return store.book_of(ledger, last[0])
     from_ns, to_ns = period.from_ns, period.to_ns
-    return choice.choose(ledger, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+    return pricebook.choose(ledger, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
 
 
 def _found(
@@ -272,9 +273,9 @@ def _ends(ends: Iterable[int]) -> tuple[int, int]:
     return there_anyway, if_not
 
 
-def cash_text(saving: PeriodSaving, currency: str = "USD") -> str:
+def cash_text(saving: PeriodSaving) -> str:
     """Return a text such as `$1.20`, or `at most $1.20` if terms are unknown; both ends in the order of ENDS."""
     if saving.cash_nano is None:
         return "not known"
-    ends = " or ".join(dict.fromkeys(format_money(end, currency) for end in saving.cash_nano))
+    ends = " or ".join(dict.fromkeys(format_usd(end) for end in saving.cash_nano))
     return f"at most {ends}" if saving.left_out else ends

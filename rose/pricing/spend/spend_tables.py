@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rose.clock import utc
 from rose.ledger.commands.output import csv_cells
 from rose.pricing.figures import AMORTIZED, MARGINAL
-from rose.pricing.money import format_money
+from rose.pricing.money import format_usd
 from rose.pricing.price_books.pricebook import EXAMPLE_PRICES
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 def terminal(cost: Cost) -> Iterator[Element]:
-    question, currency = cost.question, cost.stamp.currency
+    question = cost.question
     yield f"{question.calendar.text(question.period)}  [{cost.view}; {cost.stamp}]"
     yield rests_on(cost)
     if question.only:
         named = ", ".join(f"{name} {value}" for name, value in question.only.items())
-        part, bill = (format_money(nano, currency) for nano in (cost.total.cost_nano, cost.bill_nano))
+        part, bill = (format_usd(nano) for nano in (cost.total.cost_nano, cost.bill_nano))
         yield f"{named} only: {part} of the period's bill of {bill}"
     yield lines(cost)
 
 
 def lines(cost: Cost) -> Table:
-    by, whole, currency = cost.question.by, cost.total.cost_nano, cost.stamp.currency
+    by, whole = cost.question.by, cost.total.cost_nano
     corrected, mixed = any(line.corrections_nano for line in cost.lines), bool(cost.open) and bool(cost.closes)
     counted = cost.view == AMORTIZED
 
@@ -48,9 +48,9 @@ def lines(cost: Cost) -> Table:
         title="",
         columns=(
             *map(Column, by),
-            Column("cost", "money", currency),
+            Column("cost", "money"),
             Column("share", "figure"),
-            *(Column(name, "money", currency) for name in amounts),
+            *(Column(name, "money") for name in amounts),
             *([Column("device time", "hours"), Column("tokens", "count")] if counted else []),
         ),
         rows=tuple(row(line.values, line) for line in cost.lines) if by else (),
@@ -131,12 +131,11 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     marks = [*([book.currency] if book else []), saved.provenance, *([] if saved.verified else ["UNVERIFIED LEDGER"])]
     marks += [EXAMPLE_PRICES] if book and book.example else []
     yield f"{calendar.text(saved.period)}  [{', '.join(marks)}]"
-    currency = book.currency if book else "USD"
 
     def row(team: str, run: str, saving: PeriodSaving) -> Row:
         amounts = (saving.bought_nano, saving.added_nano, saving.capacity_nano)
-        texts = ("not known" if nano is None else format_money(nano, currency) for nano in amounts)
-        return (team, run, cash_text(saving, currency), *texts)
+        texts = ("not known" if nano is None else format_usd(nano) for nano in amounts)
+        return (team, run, cash_text(saving), *texts)
 
     rows = [row("the fleet", "", saved.fleet)]
     for team in saved.teams:
@@ -152,7 +151,7 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     )
     interval, fleet = saved.fleet.cash_interval, saved.fleet
     if interval is not None:
-        low, high = ("unbounded" if end is None else format_money(end, currency) for end in interval)
+        low, high = ("unbounded" if end is None else format_usd(end) for end in interval)
         told = (
             "" if interval[0] > 0 or (interval[1] is not None and interval[1] < 0) else ": cannot be told from nothing"
         )

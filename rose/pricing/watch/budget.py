@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -21,6 +21,7 @@ from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.table import Column, Mark, Table, notes, report_table
 from rose.pricing.watch.forecast import Forecast, forecast
 
 HISTORY_DAYS = 56  #: Past days that a forecast is fitted to.
@@ -233,3 +234,38 @@ def _left(month: Period, now_ns: int) -> list[tuple[date, Fraction]]:
         days.append((day_of(begin_ns), Fraction(end_ns - begin_ns, NS_PER_DAY)))
         begin_ns = end_ns
     return days
+
+
+def budget_tables(rows: Sequence[TeamBudget]) -> Iterator[Table]:
+    alarms: dict[int, Mark] = {number: "alarm" for number, row in enumerate(rows) if int(row.left.value or 0) < 0}
+    unknown = [row.team for row in rows if not row.has_charges]
+    reasons = sorted({row.forecast.why or row.forecast.basis for row in rows if row.has_charges})
+    names = ("budget", "spent", "closed", "left", "forecast")
+    money = (Column(name, "money") for name in names)
+    yield Table(
+        title=f"Budgets of {rows[0].month}",
+        view=AMORTIZED,
+        stamp=rows[0].spent.stamp,
+        columns=(Column("team"), *money, Column("95% interval", "figure"), Column("chance of going over", "figure")),
+        rows=tuple(
+            (row.team, *(getattr(row, name).value for name in names), row.forecast.short_interval, row.over.short_text)
+            for row in rows
+        ),
+        marks=alarms,
+        notes=notes("; ".join(reasons + ([f"no charge at all: {', '.join(unknown)}"] if unknown else []))),
+    )
+
+
+def forecast_tables(rows: Sequence[Expected]) -> Iterator[Table]:
+    yield report_table(
+        rows[0].spent.stamp,
+        f"What {rows[0].month} will have cost",
+        "team | spent | forecast | 95% interval",
+        (
+            (row.team or "the fleet", row.spent.text, row.forecast.short_text, row.forecast.short_interval)
+            for row in rows
+        ),
+        view=AMORTIZED,
+        marks={number: "strong" for number, row in enumerate(rows) if row.team is None},
+        notes=notes("; ".join(dict.fromkeys(row.forecast.why or row.forecast.basis for row in rows))),
+    )

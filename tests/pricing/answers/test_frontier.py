@@ -38,7 +38,7 @@ def eta(value: float, spread: float = 0) -> Elasticity:
 def test_where_both_are_known_the_answer_is_the_author_s(
     eta_n: float, eta_t: float, inference: float, training: float
 ) -> None:
-    expected = formulas.frontier(
+    expected = reference.frontier(
         n=8, training=100, eta_n=eta_n, eta_t=eta_t, usd_per_n=inference / 8, usd_per_t=training / 100
     )
     assume(abs(expected.left - expected.right) > 1e-6)

@@ -47,22 +47,11 @@ def test_scores_are_best_where_the_true_chance_is_reported(drawn: tuple[int, int
     assert dishonest.logarithmic >= honest.logarithmic + 2 * off**2 - 1e-9
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60))
-def test_murphy_s_terms_sum_to_brier(pairs: list[tuple[float, bool]]) -> None:
-    scores = verifiers.score(reports(pairs))
-    terms = scores.reliability - scores.resolution + scores.uncertainty + scores.within_bins
-    assert terms == pytest.approx(scores.brier, abs=1e-12)
-    assert sum(count for count, _, _ in scores.calibration.values()) == len(pairs)
-    assert scores.reliability >= 0
-    assert 0 <= scores.resolution <= scores.uncertainty + 1e-12
-
-
 def test_scores_by_hand() -> None:
     scores = verifiers.score(reports([(0.9, True), (0.9, False), (0.2, False), (0.2, True), (0.6, True)]))
     assert scores.brier == pytest.approx((0.01 + 0.81 + 0.04 + 0.64 + 0.16) / 5)
     assert scores.logarithmic == pytest.approx(-(2 * log(0.9 * 0.1) / 2 + log(0.8) + log(0.2) + log(0.6)) / 5)
     assert scores.rates == (3 / 5, 2 / 3, 1 / 2, 2 / 3)
-    assert scores.calibration[9] == (2, pytest.approx(0.9), 0.5)
     # Certainty that turns out wrong is infinite, and not cut off.
     scores = verifiers.score(reports([(1.0, False), (0.0, True), (1.0, True), (0.0, False)]))
     assert (scores.logarithmic, scores.certain_and_wrong) == (None, 2)
@@ -182,13 +171,13 @@ source_date = 2026-05-01
 def test_verifiers_on_probes_of_a_file(sample_kept: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.toml"
     book.write_text(pricebook.load("example").text + TWO_VERIFIERS)
-    lines = ["probe,verifier,probability,correct"]
+    lines = ["probe,verifier,probability,correct,accepted"]
     for n in range(60):
-        lines += [f"p{n},careful,{0.9 if n % 2 else 0.1},{n % 2}", f"p{n},hasty,1,{n % 2}"]
+        lines += [f"p{n},careful,{0.9 if n % 2 else 0.1},{n % 2},{n % 2}", f"p{n},hasty,1,{n % 2},1"]
     probes = tmp_path / "probes.csv"
     probes.write_text("\n".join(lines))
     with priced(Ledger(sample_kept), price_book=book) as run:
-        answer, strict = procurement(run, probes), procurement(run, probes, 0.95)
+        answer = procurement(run, probes)
         per_trajectory = sum(run.cost.paid.values(), Fraction(0)) / 6
         judged = answer.figure("cost", JUDGED, "per correct")
         assert judged == run.make.money(per_trajectory, judged.view, per="judged trajectory")
@@ -206,7 +195,7 @@ def test_verifiers_on_probes_of_a_file(sample_kept: Path, tmp_path: Path) -> Non
     assert answer.table("scores").view == hasty["Brier"].basis == "file probes.csv"
     # What a trajectory cost has no interval, so a correct answer's cost has none either.
     assert (careful["per correct"].interval_text, careful["per correct"].no_interval) == ("", UNKNOWN)
-    assert [strict.figure("cost", name, "accepts").value for name in COSTS] == [0, 1]
+    assert [answer.figure("cost", name, "accepts").value for name in COSTS] == [0.5, 1]
     json.dumps(answer.to_json(), allow_nan=False)
 
 
@@ -219,13 +208,11 @@ def test_the_run_s_own_verdicts_are_probes_where_their_truth_is_known(priced_sam
     assert row["PPV"].value == pytest.approx(2 / 3)
     assert "no [[verifier]] for verifier 'v'" in row["a verdict"].text
     assert row["per correct"].text == row["a verdict"].text
-    with pytest.raises(PricingError, match="--threshold is for --probes"):
-        procurement(run, threshold=0.5)
 
 
 def test_without_a_probe_there_is_nothing_to_score(sample_kept: Path, tmp_path: Path) -> None:
     empty = tmp_path / "probes.csv"
-    empty.write_text("probe,verifier,probability,correct\n")
+    empty.write_text("probe,verifier,probability,correct,accepted\n")
     with priced(Ledger(sample_kept)) as run:
         run.connection.execute("UPDATE verdict SET correct = NULL")
         with pytest.raises(PricingError, match="no verdict of run 'run' has its truth recorded"):

@@ -6,8 +6,8 @@ import pytest
 
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
-from rose.pricing.audit.audit_steps import Held, held
 from rose.pricing.audit.explain import ChargeQuestion, Explanation, elements, explain, explain_closed
+from rose.pricing.audit.steps import Held, held
 from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import DIMENSIONS
 from rose.pricing.closing import charge_algebra, close

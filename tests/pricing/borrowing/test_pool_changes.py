@@ -36,7 +36,7 @@ def device(action: Any, at_s: int, pool: Any, device_class: str = "h100-sxm") ->
 def read(root: Path, end_s: int) -> dict[str, Any]:
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, Ledger(root), "run")
-        period = {"run_id": "run", "period_end_ns": T0_NS + end_s * S, "horizon_ns": 10 * S, "load_points": [0.5]}
+        period = {"run_id": "run", "period_end_ns": T0_NS + end_s * S, "horizon_ns": 10 * S}
         span = {"span_device": ["s0"], "span_from": [T0_NS + 100 * S], "span_to": [T0_NS + 1000 * S]}
         penalty = {"penalty_nano": [10**6], "curve_at": [[0.5, 1.0]], "curve_nano": [[0.0, 500_000.0]]}
         set_variables(connection, price_changes=[], **period, **span, **penalty)

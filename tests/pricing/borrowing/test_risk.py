@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing import borrow_report, risk
+from rose.pricing.borrowing import risk
 from rose.pricing.borrowing.comparison import CASH
 from rose.pricing.borrowing.risk import ANYWAY, OTHERWISE
 from rose.pricing.borrowing.savings import Alternative, Bought, Saving
@@ -23,9 +23,9 @@ from tests.pricing.marginal_cost.test_harm import ASKED, BUDGET_MS
 
 
 def test_every_question_has_an_answer_and_one_cash_saved(priced_sample: PricedRun) -> None:
-    answers = borrow_report.sections(priced_sample)
-    assert tuple(answers) == tuple(borrow_report.QUESTIONS)
-    assert borrow_report.sections(priced_sample, "price") == {"price": answers["price"]}
+    answers = risk.sections(priced_sample)
+    assert tuple(answers) == tuple(risk.QUESTIONS)
+    assert risk.sections(priced_sample, "price") == {"price": answers["price"]}
     cash = answers["compare"].figure("savings", CASH)
     assert cash == answers["compare"].figure("bill", "dedicated devices", CASH)
     for row in answers["risk"].table("depends").records():

@@ -36,12 +36,10 @@ def test_show_has_every_entry_with_its_days_and_source(name: str) -> None:
 
 def test_every_field_of_an_entry_is_shown_as_it_is_written(tmp_path: Path) -> None:
     book = file(
-        tmp_path,
-        ("idle_w = 267\nload_w = 680", "points = [[0.0, 267], [0.5, 520], [1.0, 680]]"),
-        ('commitment = "1-year reserved"', 'commitment = "1-year [bold]reserved"\nenergy_included = true'),
+        tmp_path, ('commitment = "1-year reserved"', 'commitment = "1-year [bold]reserved"\nenergy_included = true')
     )
     output = succeeded(rose("price", book, COLUMNS="400"))
-    assert "points [[0.0, 267], [0.5, 520], [1.0, 680]]" in output
+    assert "idle_w 267, load_w 680" in output
     assert "commitment 1-year [bold]reserved" in output  # the user's own words, not markup
     assert "energy_included true" in output
     assert "usd_per_verdict" in output

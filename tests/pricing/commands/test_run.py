@@ -64,10 +64,10 @@ def test_a_borrow_of_a_changed_ledger_is_refused(sample: Path) -> None:
 
 def test_verifiers_are_shown_with_names_as_they_are(sample_kept: Path, tmp_path: Path) -> None:
     probes = tmp_path / "probes.csv"
-    probes.write_text("probe,verifier,probability,correct\np,[bold]v,0.8,1\nq,[bold]v,0.4,0\n")
+    probes.write_text("probe,verifier,probability,correct,accepted\np,[bold]v,0.8,1,1\nq,[bold]v,0.4,0,0\n")
     shown = succeeded(rose("correct", "--only", "verifiers", "--probes", probes, ledger=sample_kept))
     assert "[bold]v" in shown
-    assert "0.8 to 0.9" in shown
+    assert "2 probes were judged by all" in shown
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_section_2_the_third_price_line(phi: float, cost: float) -> None:
 
 
 def test_section_3_the_threshold_and_both_gains() -> None:
-    threshold = f.frontier(n=8, training=100, eta_n=1.4, eta_t=0.3, usd_per_n=2, usd_per_t=0.5)
+    threshold = reference.frontier(n=8, training=100, eta_n=1.4, eta_t=0.3, usd_per_n=2, usd_per_t=0.5)
     assert threshold.left == pytest.approx(1.3333, abs=5e-5)
     assert threshold.right == pytest.approx(0.32)
     assert threshold.gain_inference_per_usd == pytest.approx(0.025)

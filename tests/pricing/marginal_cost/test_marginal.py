@@ -229,7 +229,7 @@ def terms_of_lending(change: str, after: str) -> str:
         ),
     }
     text = f'name = "n"\nversion = "1"\ncurrency = "USD"\n[[device]]\nclass = "owned"\n{device}'
-    text += f'[[power]]\nclass = "owned"\npoints = [[0.0, 100], [0.3, 400], [1.0, 500]]\n{SOURCED}'
+    text += f'[[power]]\nclass = "owned"\nidle_w = 100\nload_w = 500\n{SOURCED}'
     text += f"[[tokens]]\ninput_usd_per_million = 1\noutput_usd_per_million = 1\n{SOURCED}"
     for table, (before, later) in tables.items():
         if change:
@@ -348,9 +348,8 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
             base, busy = Fraction(e.serving_ns, ns), Fraction(ns - e.idle_ns, ns)
             before = Fraction(max(0, min(e.t1_ns, MIDNIGHT_NS) - e.t0_ns), ns)
             tariff = before * Fraction(1, 10) + (1 - before) * Fraction(31, 100)
-            usd += (curve.watts(busy) - curve.watts(base)) * ns / S * Fraction(5, 4) / 3_600_000 * tariff
-    # A load at which the curve bends may be told by the last digit of a float to lie on either side.
-    assert float(result.terms["energy"].usd) == pytest.approx(float(usd), rel=1e-12)
+            usd += Fraction(curve.load_w - curve.idle_w) * (busy - base) * ns / S * Fraction(5, 4) / 3_600_000 * tariff
+    assert result.terms["energy"].usd == usd
 
 
 def test_tokens_without_device_time_have_prices_too(write_ledger: Any) -> None:

@@ -1,7 +1,5 @@
 import math
 from collections.abc import Sequence
-from datetime import date
-from decimal import Decimal
 from fractions import Fraction
 from importlib import resources
 from typing import Any
@@ -10,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing.marginal_cost.power import Metered, energy, extra_joules, load_points, metered
+from rose.pricing.marginal_cost.power import Metered, energy, metered
 from rose.pricing.marginal_cost.terms import Stretches
 from rose.pricing.money import MW_NS_PER_KWH
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.entries import PowerFigure
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.stats.holdout import WINDOWS_MIN
 from rose.pricing.stats.uncertainty import Clusters
@@ -73,7 +70,7 @@ def leased(seconds: int, device_class: str = "h100-sxm") -> dict[str, Any]:
 
 
 def lent(ns: int, base_ns: int, busy_ns: int, **pieces: int) -> dict[str, Any]:
-    zero = dict.fromkeys(("segment", "base_piece", "busy_piece", "unexplained_ns"), 0)
+    zero = dict.fromkeys(("segment", "unexplained_ns"), 0)
     times = {"t0_ns": None, "t1_ns": None, "ns": ns, "base_ns": base_ns, "busy_ns": busy_ns}
     return {"device_class": "h100-sxm", **zero, **times, **pieces}
 
@@ -139,29 +136,5 @@ def with_class(book: Any, name: str) -> Any:
     )
 
 
-POINTS = ((Decimal(0), Decimal(100)), (Decimal("0.3"), Decimal(400)), (Decimal(1), Decimal(500)))
-CURVE = PowerFigure(**{"class": "h100-sxm"}, points=POINTS, source="test", source_date=date(2026, 1, 1))
-
-
-@given(st.lists(st.tuples(st.integers(1, 10**12), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6))
-def test_slices_summed_by_piece_draw_what_each_draws(slices: list[tuple[int, float, float]]) -> None:
-    """Only where a curve bends must slices be told apart: within a piece their sum is enough, exactly."""
-    expected = Fraction(0)
-    cells: dict[tuple[int, int], list[int]] = {}
-    for ns, one, other in slices:
-        base_ns, busy_ns = sorted((int(one * ns), int(other * ns)))
-        base, busy = Fraction(base_ns, ns), Fraction(busy_ns, ns)
-        expected += (CURVE.watts(busy) - CURVE.watts(base)) * ns / S
-        pieces = (int(base >= Fraction(3, 10)), int(busy >= Fraction(3, 10)))
-        cell = cells.get(pieces, [0, 0, 0])
-        cells[pieces] = [a + b for a, b in zip(cell, (ns, base_ns, busy_ns), strict=True)]
-    term = Fraction(0)
-    for (base_piece, busy_piece), sums in cells.items():
-        amounts = dict(zip(("ns", "base_ns", "busy_ns"), map(Fraction, sums), strict=True))
-        term += extra_joules(CURVE, [0.3], {"base_piece": base_piece, "busy_piece": busy_piece}, amounts)
-    assert term == expected
-
-
-def test_a_curve_s_bends_are_known_and_a_kilowatt_hour_is() -> None:
-    assert load_points(BOOK.model_copy(update={"power": [CURVE]})) == [0.3]
+def test_a_kilowatt_hour() -> None:
     assert MW_NS_PER_KWH == 1_000_000 * 3600 * S

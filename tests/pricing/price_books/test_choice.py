@@ -15,7 +15,7 @@ from rose.pricing.answers import run_report
 from rose.pricing.closing.close import close
 from rose.pricing.money import PricingError
 from rose.pricing.period import of_day
-from rose.pricing.price_books import choice, pricebook
+from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.entries import PriceBookError
 from tests.pricing import any_event
 from tests.pricing.conftest import data, refused, rose, succeeded
@@ -28,7 +28,7 @@ WATERMARK = "EXAMPLE PRICES, not yours"
 
 @pytest.fixture(autouse=True)
 def nothing_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(choice.VARIABLE)
+    monkeypatch.delenv(pricebook.VARIABLE)
 
 
 @pytest.fixture
@@ -51,7 +51,8 @@ def run_with(price_book: object, run_id: str = "run", begin_us: int = 0) -> even
 
 def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample: Path) -> None:
     with pytest.raises(
-        choice.NoPriceBookError, match=r"(?s)no price book for run run.*-b FILE.*price FILE --adopt.*ROSE_PRICE_BOOK=F"
+        pricebook.NoPriceBookError,
+        match=r"(?s)no price book for run run.*-b FILE.*price FILE --adopt.*ROSE_PRICE_BOOK=F",
     ):
         run_report.build(Ledger(sample))
     refused(rose("report", ledger=sample), "no price book")
@@ -68,28 +69,28 @@ def test_each_rule_goes_before_the_next(
     root = write_ledger([run_with(book_file("own")), *sample_made[1:]])
 
     def rule() -> tuple[str, str]:
-        book = choice.choose(Ledger(root), run_id="run")
+        book = pricebook.choose(Ledger(root), run_id="run")
         return book.name, book.chosen
 
-    assert rule() == ("own", choice.RUNS_OWN)
-    monkeypatch.setenv(choice.VARIABLE, str(book_file("configured")))
-    assert rule() == ("own", choice.RUNS_OWN)
-    adopted = choice.adopt(Ledger(root), pricebook.load(book_file("adopted")), by="ann")
+    assert rule() == ("own", pricebook.RUNS_OWN)
+    monkeypatch.setenv(pricebook.VARIABLE, str(book_file("configured")))
+    assert rule() == ("own", pricebook.RUNS_OWN)
+    adopted = pricebook.adopt(Ledger(root), pricebook.load(book_file("adopted")), by="ann")
     assert rule() == ("adopted", f"adopted by {adopted.adopted_by}")
-    book = choice.choose(Ledger(root), book_file("named"))
-    assert (book.name, book.chosen) == ("named", choice.NAMED)
+    book = pricebook.choose(Ledger(root), book_file("named"))
+    assert (book.name, book.chosen) == ("named", pricebook.NAMED)
 
 
 def test_a_configured_book_prices_what_no_run_and_no_ledger_decides(
     sample: Path, book_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(choice.VARIABLE, str(book_file("ours")))
-    for book in (choice.choose(Ledger(sample)), choice.choose_for_new_run(None, None)):
+    monkeypatch.setenv(pricebook.VARIABLE, str(book_file("ours")))
+    for book in (pricebook.choose(Ledger(sample)), pricebook.choose_for_new_run(None, None)):
         assert book is not None
-        assert (book.name, book.chosen, book.example) == ("ours", choice.CONFIGURED, False)
-    assert choice.choose_for_new_run(Ledger(sample), "example") == choice.choose(Ledger(sample), "example").model_copy(
-        update={"chosen": choice.RUNS_OWN}
-    )
+        assert (book.name, book.chosen, book.example) == ("ours", pricebook.CONFIGURED, False)
+    assert pricebook.choose_for_new_run(Ledger(sample), "example") == pricebook.choose(
+        Ledger(sample), "example"
+    ).model_copy(update={"chosen": pricebook.RUNS_OWN})
 
 
 def device(action: Literal["joined", "left"], at_us: int) -> events.Device:
@@ -105,15 +106,15 @@ def test_a_bill_of_runs_that_name_different_books_asks_for_one(
     held = [device("joined", begin_us), device("left", begin_us + 1)]
     write_ledger([run_with(book_file("two"), "b", begin_us), *held], writer="b", run_id="b")
     with pytest.raises(PricingError, match=r"different price books \(a: .*one\.toml; b: .*two\.toml\).*--adopt"):
-        choice.choose(Ledger(root))
-    assert choice.choose(Ledger(root), run_id="b").name == "two"
-    assert choice.choose(Ledger(root), to_ns=(BEGIN_US + DAY_US) * 1000).name == "one"
-    monkeypatch.setenv(choice.VARIABLE, str(book_file("configured")))
-    assert choice.choose(Ledger(root)).name == "configured"
-    monkeypatch.delenv(choice.VARIABLE)
+        pricebook.choose(Ledger(root))
+    assert pricebook.choose(Ledger(root), run_id="b").name == "two"
+    assert pricebook.choose(Ledger(root), to_ns=(BEGIN_US + DAY_US) * 1000).name == "one"
+    monkeypatch.setenv(pricebook.VARIABLE, str(book_file("configured")))
+    assert pricebook.choose(Ledger(root)).name == "configured"
+    monkeypatch.delenv(pricebook.VARIABLE)
     book_file("one").unlink()
     with pytest.raises(PriceBookError, match=r"(?s)of run a cannot be used.*one\.toml.*--adopt"):
-        choice.choose(Ledger(root), run_id="a")
+        pricebook.choose(Ledger(root), run_id="a")
 
 
 def test_a_run_reprices_no_other_run(
@@ -123,12 +124,12 @@ def test_a_run_reprices_no_other_run(
     held = [device("joined", BEGIN_US), device("left", BEGIN_US + DAY_US)]
     root = write_ledger([run_with(book_file("own")), *held])
     write_ledger([run_with(book_file("cheap"), "empty")], writer="empty", run_id="empty")
-    assert choice.choose(Ledger(root)).name == "own", "a run without a device is charged nothing"
+    assert pricebook.choose(Ledger(root)).name == "own", "a run without a device is charged nothing"
     write_ledger([run_with(None, "silent"), *held], writer="silent", run_id="silent")
     with pytest.raises(PricingError, match=r"run: .*own\.toml; silent: none"):
-        choice.choose(Ledger(root))
-    monkeypatch.setenv(choice.VARIABLE, str(book_file("configured")))
-    assert choice.choose(Ledger(root)).name == "configured"
+        pricebook.choose(Ledger(root))
+    monkeypatch.setenv(pricebook.VARIABLE, str(book_file("configured")))
+    assert pricebook.choose(Ledger(root)).name == "configured"
 
 
 def test_only_the_file_that_a_run_began_with_is_opened(
@@ -154,7 +155,7 @@ def test_only_the_file_that_a_run_began_with_is_opened(
     assert root is not None
     for number, (_, _, says) in enumerate(asked):
         with pytest.raises(PriceBookError, match=says) as refused:
-            choice.choose(Ledger(root), run_id=f"r{number}")
+            pricebook.choose(Ledger(root), run_id=f"r{number}")
         assert "secret" not in str(refused.value)
 
 
@@ -166,23 +167,23 @@ def test_a_run_of_another_provenance_or_that_died_before_prices_nothing(
     root = write_ledger(dead, writer="dead", run_id="dead", provenance="simulated")
     held = [device("joined", BEGIN_US), device("left", BEGIN_US + DAY_US)]
     write_ledger([run_with(book_file("own")), *held])
-    assert choice.choose(Ledger(root), provenance="replay").name == "own"
-    assert choice.choose(Ledger(root), from_ns=BEGIN_US * 1000).name == "own"
+    assert pricebook.choose(Ledger(root), provenance="replay").name == "own"
+    assert pricebook.choose(Ledger(root), from_ns=BEGIN_US * 1000).name == "own"
     with pytest.raises(PricingError, match="different price books"):
-        choice.choose(Ledger(root))
+        pricebook.choose(Ledger(root))
 
 
 def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book_file: Callable[[str], Path]) -> None:
     first, second = book_file("first"), book_file("second")
     for file, name in ((first, "first"), (second, "second"), (first, "first")):
         book = pricebook.load(file)
-        adopted = choice.adopt(Ledger(sample), book, by="ann")
-        assert choice.adopt(Ledger(sample), book, by="ben") == adopted == choice.adopted(Ledger(sample))
-        assert (choice.choose(Ledger(sample)).name, choice.choose(Ledger(sample)).text) == (name, book.text)
+        adopted = pricebook.adopt(Ledger(sample), book, by="ann")
+        assert pricebook.adopt(Ledger(sample), book, by="ben") == adopted == pricebook.adopted(Ledger(sample))
+        assert (pricebook.choose(Ledger(sample)).name, pricebook.choose(Ledger(sample)).text) == (name, book.text)
     assert adopted.adopted_by == "ann"
-    assert len(examine.recorded(sample, "closing", choice.ADOPTED)) == 3
+    assert len(examine.recorded(sample, "closing", pricebook.ADOPTED)) == 3
     first.unlink()
-    assert choice.choose(Ledger(sample)).name == "first"
+    assert pricebook.choose(Ledger(sample)).name == "first"
     assert Ledger(sample).verify().problems == []
 
 
@@ -192,13 +193,13 @@ def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) ->
     with pytest.raises(PricingError, match=rf"closing .* is refused .*{name}.*{WATERMARK}.*rose price FILE"):
         close(Ledger(sample), of_day(date(2026, 6, 1)), book)
     with pytest.raises(PricingError, match=f"adoption is refused .*{WATERMARK}"):
-        choice.adopt(Ledger(sample), book, by="ann")
+        pricebook.adopt(Ledger(sample), book, by="ann")
     assert pricebook.parse(EXAMPLE.text.replace('version = "', 'version = "copy of '), "copied.toml").example
 
 
 def test_made_up_prices_mark_every_figure(sample: Path, tmp_path: Path) -> None:
     answer = data(rose("report", "--json", "-b", "example", ledger=sample))
-    assert (answer["stamp"]["example_prices"], answer["price_book"]["chosen"]) == (True, choice.NAMED)
+    assert (answer["stamp"]["example_prices"], answer["price_book"]["chosen"]) == (True, pricebook.NAMED)
     file = tmp_path / "out.csv"
     succeeded(rose("export", "--period", "2026-06-01", "--out", file, "-b", "example", ledger=sample))
     assert all(WATERMARK in line for line in file.read_text().splitlines()[1:])

@@ -175,7 +175,7 @@ def test_what_an_example_lacks_is_added_in_a_copy_and_its_file_is_where_it_says(
         ("valid_to = 2026-03-01", 'valid_to = "soon"', r"device\.0\.valid_to: must be a date.*got 'soon'"),
         ("valid_to = 2026-03-01", "valid_to = 2026-02-30", "not valid TOML: .*line 13"),
         ("pue = 1.25", "pue = 0.9", r"electricity\.0\.pue: .*equal to 1.*0\.9"),
-        ("load_w = 680", "load_w = 200", r"power\.0: load_w 200 must be at least idle_w 267"),
+        ("load_w = 680", "load_w = 200", r"power\.0\.load_w: must be at least idle_w 267"),
         ("violation_usd = 0", "", r"lending\.0\.violation_usd: Field required"),
         ("idle_anyway = true", "idle_anyway = 1.2", r"idle_anyway: .*equal to 1.*1\.2"),
         ("idle_anyway = true", "idle_anyway = 0.9\nidle_anyway_low = 0.8", r"lending\.0: has one of idle_anyway_low"),

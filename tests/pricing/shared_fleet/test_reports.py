@@ -11,7 +11,7 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.answers import run_report
 from rose.pricing.answers.run_report import HARVEST, HARVEST_OF_UNUSED, UNUSED, Report
-from rose.pricing.price_books import choice
+from rose.pricing.price_books import pricebook
 from rose.pricing.run.priced import newest_run
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import S, us
@@ -107,4 +107,4 @@ def test_an_rl_run_is_priced_by_the_book_that_its_fleet_names(tmp_path: Path) ->
         writer.record(events.Run(action="started", name="lab", config_json=json.dumps(named)))
         writer.record(events.Run(action="started", name="grpo", run_id="red"))
     for run_id in ("fleet", "red"):
-        assert choice.choose(Ledger(root), None, run_id=run_id).sha256 == BOOK.sha256
+        assert pricebook.choose(Ledger(root), None, run_id=run_id).sha256 == BOOK.sha256

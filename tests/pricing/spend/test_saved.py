@@ -14,8 +14,8 @@ from rose.pricing.borrowing.comparison import ADDED_THERE, CAPACITY, CASH
 from rose.pricing.closing import close as closing
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
-from rose.pricing.price_books import choice
-from rose.pricing.price_books.choice import NoPriceBookError
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import NoPriceBookError
 from rose.pricing.spend import spend_tables
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.saved import PeriodSaving, Saved, added_up, cash_text, saved
@@ -89,7 +89,7 @@ def test_a_closed_period_has_the_book_of_its_close(ended: Path, tmp_path: Path) 
     for named in (None, "example"):
         answer = saved(Ledger(root), DAY, named)
         assert answer.book is not None
-        assert (answer.book.name, answer.book.example, answer.book.chosen) == ("ours", False, choice.FROZEN)
+        assert (answer.book.name, answer.book.example, answer.book.chosen) == ("ours", False, pricebook.FROZEN)
 
 
 def test_costs_that_are_not_known_make_it_at_most_that(fleet_saved: Saved) -> None:

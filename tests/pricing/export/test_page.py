@@ -1,7 +1,7 @@
 import re
 from html.parser import HTMLParser
 
-from rose.pricing.export import markup
+from rose.pricing.export import out
 from rose.pricing.table import Column, Table
 
 #: A run's name that a page would take for markup, and a mark that turns the text after it around.
@@ -38,7 +38,7 @@ def written() -> str:
         marks={0: "alarm"},
         footer=(("total", 1_500_000_000),),
     )
-    return markup.page(NAME, [NAME, table], [NAME])
+    return out.page(NAME, [NAME, table], [NAME])
 
 
 def test_text_is_no_markup_and_nothing_in_it_is_obeyed() -> None:
