@@ -28,7 +28,7 @@ from rose.ledger.files import layout
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing import query
-from rose.pricing.money import format_money
+from rose.pricing.money import format_usd
 from rose.pricing.stats.verdict import Promise
 from rose.pricing.watch import budget
 from rose.private_files import open_to_others
@@ -297,7 +297,7 @@ def _budgets(ledger: Ledger, config: AlertsConfig, rule: BudgetRule, now_us: int
     for row in rows:
         key = f"{rule.name}/{row.month}/{row.team}"
         whole_nano, spent_nano = int(row.budget.value or 0), int(row.spent.value or 0)
-        whole, spent = (format_money(nano, row.spent.stamp.currency) for nano in (whole_nano, spent_nano))
+        whole, spent = (format_usd(nano) for nano in (whole_nano, spent_nano))
         text = f"Team {row.team} has spent {spent} of {whole} in {row.month} ({row.spent.view}; {row.spent.stamp})."
         # Any spending reaches a budget of nothing.
         if reached := [at for at in rule.at if 0 < spent_nano >= Fraction(str(at)) * whole_nano]:

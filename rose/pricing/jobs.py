@@ -38,9 +38,9 @@ def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[s
     from rose.ledger import verified
     from rose.pricing import query
     from rose.pricing.answers import run_report as reporting
-    from rose.pricing.price_books import choice
+    from rose.pricing.price_books import pricebook
 
-    named = None if price_book is None else choice.choose(ledger, price_book)
+    named = None if price_book is None else pricebook.choose(ledger, price_book)
     with ledger.connect() as connection:
         runs = query.rows(connection, "jobs/runs")
     reported = _reported(folder)
@@ -52,7 +52,7 @@ def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[s
         if not ended and run["run_id"] != newest:
             continue
         try:
-            book = choice.choose(ledger, named, run_id=run["run_id"])
+            book = pricebook.choose(ledger, named, run_id=run["run_id"])
             written.append(_write(folder, reporting.build(ledger, run["run_id"], book)))
         except PricingError as error:
             if not ledger.verify().ok:

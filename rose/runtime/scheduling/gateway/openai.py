@@ -14,9 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rose.runtime.scheduling.gateway.service import Completion, Service, TurnOrder
 from rose.runtime.scheduling.gateway.sglang import check_count, check_sampling, prompt_ids, read_labels
-from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, GrowingText, Texts, tool_calls
+from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, TOOL_CALL_ENDS, GrowingText, Texts, tool_calls
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
-from rose.runtime.scheduling.refusals import RequestError
+from rose.runtime.scheduling.refusals import RefusedError, RequestError
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turn_service import Client
 
@@ -117,7 +117,7 @@ class CompletionRequest(_Request):
 class ChatRequest(_Request):
     messages: Objects
     tools: Objects | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: Any = None  # `_tool_grammar` checks it.
     parallel_tool_calls: Literal[True] | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool = False
@@ -148,6 +148,35 @@ def _grammar(form: Any) -> dict[str, Any]:
             return {"structural_tag": json.dumps(form)}
     forms = "text, json_object, json_schema with a schema, or structural_tag"
     raise RequestError(f"response_format is {str(form)[:80]}: give {forms}")
+
+
+def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
+    """Return the grammar of an answer that must call tools, or {}. Raises RefusedError."""
+    choice, functions = request.tool_choice, dict[str, dict[str, Any]]()
+    for tool in request.tools or []:
+        if isinstance(function := tool.get("function"), dict):
+            functions[str(function.get("name"))] = function
+    match choice:
+        case None | "auto" | "none":
+            return {}
+        case "required" if functions:
+            calls = [_call_grammar(*item) for item in functions.items()]
+            form = {"type": "tags_with_separator", "tags": calls, "separator": "\n", "at_least_one": True}
+        case {"type": "function", "function": {"name": str(name)}} if name in functions:
+            form = _call_grammar(name, functions[name])
+        case _:
+            why = f"tool_choice is {str(choice)[:80]}: give auto, none, required, or a function of tools"
+            raise RefusedError(400, f"{why} ({', '.join(functions)})", "tool_choice")
+    if grammar := _GRAMMARS & request.sampling().keys():
+        why = f"tool_choice is {str(choice)[:80]}, and {min(grammar)} is another form: leave one out"
+        raise RefusedError(400, why, "tool_choice")
+    return {"structural_tag": json.dumps({"type": "structural_tag", "format": form})}
+
+
+def _call_grammar(name: str, function: dict[str, Any]) -> dict[str, Any]:
+    begin = f'{TOOL_CALL_BEGINS}\n{{"name": {json.dumps(name)}, "arguments": '
+    schema = {"type": "json_schema", "json_schema": function.get("parameters") or {"type": "object"}}
+    return {"type": "tag", "begin": begin, "content": schema, "end": f"}}\n{TOOL_CALL_ENDS}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,10 +355,11 @@ async def read_completion(request: CompletionRequest, service: Service, run: Run
 
 
 async def read_chat(request: ChatRequest, service: Service, run: Run, session: str | None) -> OpenAIAnswer:
+    grammar = _tool_grammar(request)
     texts = await service.texts(run)
     tools = None if request.tool_choice == "none" else request.tools
     ids = await texts.chat(request.messages, tools, **(request.chat_template_kwargs or {}))
-    return await _make_answer(request, service, run, session, [ids], texts.room(len(ids)))
+    return await _make_answer(request, service, run, session, [ids], texts.room(len(ids)), grammar)
 
 
 async def _make_answer(
@@ -339,13 +369,14 @@ async def _make_answer(
     session: str | None,
     prompts: Sequence[list[int]],
     default_tokens: int,
+    grammar: dict[str, Any] | None = None,
 ) -> OpenAIAnswer:
     labels, exact = read_labels(vars(request), session)
     tokens_max = request.max_tokens
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
         tokens_max = request.max_completion_tokens
     values = {"max_new_tokens": default_tokens if tokens_max is None else tokens_max, **request.sampling()}
-    sampling, fields = check_sampling(values, "the request"), request.fields()
+    sampling, fields = check_sampling(values | (grammar or {}), "the request"), request.fields()
     orders = []
     for ids, number in itertools.product(prompts, range(request.n)):
         seeded = {} if request.seed is None else {"sampling_seed": request.seed + number}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-TOOL_CALL_BEGINS = "<tool_call>"
+TOOL_CALL_BEGINS, TOOL_CALL_ENDS = "<tool_call>", "</tool_call>"
 Objects = Sequence[Mapping[str, Any]]
 _LONG = 16_384  # Longer texts are encoded in another thread.
 

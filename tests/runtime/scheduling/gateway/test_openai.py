@@ -2,7 +2,9 @@ import json
 
 import openai
 import pytest
+import xgrammar
 
+from rose.runtime.scheduling.gateway.texts import tool_calls
 from tests.runtime.scheduling.gateway.conftest import CALL, WORDS
 from tests.runtime.scheduling.stand_ins import until
 
@@ -59,13 +61,45 @@ async def test_a_tool_is_called_and_answered(speaking):
         assert WORDS.index("<tools>") not in engine.requests[-1]["input_ids"]
 
 
-@pytest.mark.parametrize("choice", ["required", "always", {"type": "function", "function": {"name": "add"}}])
-async def test_a_choice_of_tools_that_no_engine_can_keep_is_refused(speaking, choice):
-    async with speaking("a <end>") as (_, url, _, engine), client(url) as ai:
-        with pytest.raises(openai.BadRequestError) as refused:
-            await ai.chat.completions.create(model="words", messages=USER, tools=[TOOL], tool_choice=choice)
-        assert refused.value.body["param"] == "tool_choice"
-        assert engine.requests == []
+def fits(sampling, text):
+    matcher = xgrammar.GrammarMatcher(
+        xgrammar.GrammarCompiler(
+            xgrammar.TokenizerInfo(["<end>", *map(chr, range(1, 128))], stop_token_ids=[0])
+        ).compile_structural_tag(sampling["structural_tag"])
+    )
+    return matcher.accept_string(text) and matcher.accept_token(0)
+
+
+async def test_an_answer_that_must_call_a_tool_can_do_nothing_else(speaking):
+    says = f"<tool_call> {CALL} </tool_call> <end>"
+    number = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    tools = [{"type": "function", "function": {"name": name, "parameters": number}} for name in ("add", "sub")]
+    add, sub, other, wrong = (
+        f'<tool_call>\n{{"name": "{name}", "arguments": {{"a": {value}}}}}\n</tool_call>'
+        for name, value in (("add", 1), ("sub", 2), ("mul", 3), ("add", '"x"'))
+    )
+    named = {"type": "function", "function": {"name": "sub"}}
+    async with speaking(says) as (_, url, _, engine), client(url) as ai:
+        for choice, may, may_not in (
+            ("required", (add, sub, f"{add}\n{sub}"), ("", "a", f"a {add}", other, wrong)),
+            (named, (sub,), ("", "a", add, other, f"{sub}\n{sub}")),
+        ):
+            made = await ai.chat.completions.create(model="words", messages=USER, tools=tools, tool_choice=choice)
+            assert made.choices[0].finish_reason == "tool_calls"
+            sampling = engine.requests[-1]["sampling_params"]
+            assert [fits(sampling, text) for text in (*may, *may_not)] == [True] * len(may) + [False] * len(may_not)
+            assert [tool_calls(text)[0] for text in may] == [""] * len(may)
+        count = len(engine.requests)
+        for more in (
+            {"tools": tools, "tool_choice": {"type": "function", "function": {"name": "mul"}}},
+            {"tools": tools, "tool_choice": "always"},
+            {"tool_choice": "required"},
+            {"tools": tools, "tool_choice": "required", "response_format": {"type": "json_object"}},
+        ):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await ai.chat.completions.create(model="words", messages=USER, **more)
+            assert refused.value.body["param"] == "tool_choice"
+        assert len(engine.requests) == count
 
 
 @pytest.mark.parametrize("tools", [None, [TOOL]])
