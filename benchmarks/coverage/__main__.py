@@ -21,7 +21,7 @@ CASES: dict[str, tuple[Simulation, int]] = {
     "elasticities": (groups.elasticities, 1000),
     "verdicts": (groups.verdicts, 1000),
     "energy": (lending.energy, 600),
-    "harm": (holdouts.holdouts, 340),
+    "harm": (holdouts.holdouts, 1000),
     "bursts": (lending.bursts, 1000),
     "saved": (saved.saved, 2000),
     "forecast": (forecasts.forecasts, 2000),

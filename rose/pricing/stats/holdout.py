@@ -136,8 +136,8 @@ def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, fl
 
 
 def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
-    """Return how many Bernoulli trials have as much information as the withheld windows. A few windows vary too little,
-    so part of the variance is from events that correlate as in lent windows."""
+    """Return how many Bernoulli trials have as much information as the withheld windows. A few windows may vary too
+    little. So part of the variance is from events that correlate as in lent windows, if that makes fewer trials."""
     side = part.withheld
     share = min(1.0, side.y / side.x / bound)
     spread, variance = share * (1 - share), side.variance / bound**2
@@ -145,7 +145,7 @@ def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
         return min(side.x, float(side.clusters.count))
     trials = spread / (variance * (student(freedom or side.clusters.count - 1) / NORMAL) ** 2)
     by_lent = _trials_by_lent(part, bound)
-    return trials if by_lent is None else 1 / ((1 - LENT_SHARE) / trials + LENT_SHARE / by_lent)
+    return trials if by_lent is None else min(trials, 1 / ((1 - LENT_SHARE) / trials + LENT_SHARE / by_lent))
 
 
 def _trials_by_lent(part: Stratum, bound: float) -> float | None:

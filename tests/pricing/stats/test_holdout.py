@@ -59,6 +59,16 @@ def test_nothing_missed_in_withheld_windows_still_leaves_room_for_a_rate() -> No
     assert estimate.high == 100
 
 
+def test_lent_windows_may_widen_the_interval_but_never_narrow_it() -> None:
+    uneven = [(20, 8), (20, 0)] * 6
+    without = effect(strata([rows("d", False, [(20, 4)] * 40, False), rows("d", True, uneven, False)]) or {}, 1.0)
+    even = effect(strata([rows("d", False, [(20, 4)] * 40), rows("d", True, uneven)]) or {}, 1.0)
+    assert even == without, "even lent windows say nothing about the uneven ones"
+    clumped = effect(strata([rows("d", False, [(20, 16), (20, 0)] * 20), rows("d", True, [(20, 4)] * 12)]) or {}, 1.0)
+    alone = effect(strata([rows("d", False, [(20, 4)] * 40), rows("d", True, [(20, 4)] * 12)]) or {}, 1.0)
+    assert clumped.high - clumped.low > alone.high - alone.low
+
+
 def test_few_withheld_windows_say_nothing() -> None:
     assert strata([LENT, rows("d", True, [(10, 1)] * (WINDOWS_MIN - 1))]) is None
     assert strata([LENT, rows("d", True, [(10, 1)] * WINDOWS_MIN)]) is not None
