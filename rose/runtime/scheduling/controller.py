@@ -64,6 +64,8 @@ class Controller:
         self._terms: Mapping[str, Terms] = {}
         self.ray_fault: Callable[[], str | None] = lambda: None  # Why Ray restarts no parts.
         self.loads: defaultdict[str, Load] = defaultdict(Load)
+        for run_id, (completed, tokens) in self.answers.counts().items():
+            self.loads[run_id] = Load(completed=completed, tokens=tokens)
         self.trajectories = Trajectories()
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
         self.assignment = Assignment(self.workers, self.runs, self.loads)
@@ -168,6 +170,7 @@ class Controller:
     def _forget(self) -> None:
         for run_id in self.runs.forget():
             self.loads.pop(run_id, None)
+            self.answers.forget_count(run_id)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Return instructions once they change, or after `hold_s` seconds. Raises RefusedError."""

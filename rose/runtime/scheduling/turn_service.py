@@ -162,6 +162,7 @@ class TurnService:
         if status == 200:
             if turn.key is not None:
                 self.answers.keep(turn.run_id, turn.key, digest, body, msgspec.json.encode(fields))
+            self.answers.count(turn.run_id, load.completed, load.tokens)
             self.recorder.turn_ended(fields)
         return Outcome(status, body)
 

@@ -121,6 +121,11 @@ async def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
         _, shown = await call(session, "GET", f"/runs/{run_id}")
         assert (shown["state"], shown["version"], shown["fence"], shown["team"]) == ("open", 6, 2, "research")
         assert shown["tags"] == {"project": "x"}
+        assert (shown["turns_completed"], shown["tokens"]) == (21, 21 * 20)
+        process.kill()
+        await process.start(session)
+        _, shown = await call(session, "GET", f"/runs/{run_id}")
+        assert (shown["turns_completed"], shown["tokens"]) == (21, 21 * 20)
         status, answer = await publish(session, opened, 7)
         assert (status, answer["error"]["type"] == "RunTaken") == (409, True)
         assert await publish(session, resumed, 7) == (200, {})

@@ -1,4 +1,4 @@
-"""Keeps the answers of completed turns for repeated requests."""
+"""Keeps the answers of completed turns for repeated requests, and the counts of turns."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS turn (number INTEGER PRIMARY KEY AUTOINCREMENT, kept_us INTEGER NOT NULL,
     run_id TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, answer BLOB NOT NULL, events_json BLOB NOT NULL,
     UNIQUE (run_id, key)) STRICT;
+CREATE TABLE IF NOT EXISTS count (run_id TEXT PRIMARY KEY, completed INTEGER NOT NULL, tokens INTEGER NOT NULL) STRICT;
 """
-_KEEP = "INSERT OR REPLACE INTO turn (kept_us, run_id, key, digest, answer, events_json) VALUES (?, ?, ?, ?, ?, ?)"
 
 
 class AnswerStore:
@@ -58,16 +58,34 @@ class AnswerStore:
 
     def keep(self, run_id: str, key: str, digest: bytes, answer: bytes, events_json: bytes) -> None:
         now_us = utc_us()
-        row = (now_us, run_id, key, digest, answer, events_json)
         try:
             if abs(now_us - self._trimmed_us) >= _TRIM_US or self._bytes > KEPT_BYTES:
                 self._trim(now_us)
-            self._connection.execute(_KEEP, row)
         except sqlite3.Error as error:
             self.failure = self._refused(error)
             return
-        self.failure = None
+        turn = (
+            "INSERT OR REPLACE INTO turn (kept_us, run_id, key, digest, answer, events_json) VALUES (?, ?, ?, ?, ?, ?)"
+        )
+        self._write(turn, now_us, run_id, key, digest, answer, events_json)
         self._bytes += len(answer) + len(events_json)
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        query = "SELECT run_id, completed, tokens FROM count"
+        return {run_id: (completed, tokens) for run_id, completed, tokens in self._connection.execute(query)}
+
+    def count(self, run_id: str, completed: int, tokens: int) -> None:
+        self._write("INSERT OR REPLACE INTO count VALUES (?, ?, ?)", run_id, completed, tokens)
+
+    def forget_count(self, run_id: str) -> None:
+        self._write("DELETE FROM count WHERE run_id = ?", run_id)
+
+    def _write(self, statement: str, *values: object) -> None:
+        try:
+            self._connection.execute(statement, values)
+            self.failure = None
+        except sqlite3.Error as error:
+            self.failure = self._refused(error)
 
     def _trim(self, now_us: int) -> None:
         self._trimmed_us = now_us

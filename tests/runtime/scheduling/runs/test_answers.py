@@ -21,9 +21,13 @@ def test_what_is_kept_is_found_by_processes_that_come_after_killed_ones(tmp_path
     for number in range(6):
         living.append(AnswerStore(tmp_path))  # not closed
         keep(living[-1], number)
+        living[-1].count("r", number, 10 * number)
+        living[-1].count("other", 1, 2)
+    living[-1].forget_count("other")
     store = AnswerStore(tmp_path)
     assert found(store, *range(7)) == list(range(6))
     assert store.find("another", "k1") is None
+    assert store.counts() == {"r": (5, 50)}
     assert list(store.events_json()) == [b"[%d]" % number for number in range(6)]
     assert all(path.stat().st_mode & 0o77 == 0 for path in tmp_path.iterdir())
     for opened in (*living, store):
