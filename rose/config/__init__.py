@@ -342,7 +342,7 @@ class FleetConfig(Section):
         default={},
         description='Payers, as in { team = "research", serving_team = "chat" }; exports have other tags unchanged.',
     )
-    state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
+    state: PathText = Field(default=private_files.STATE, description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(default=[], description="`[[host]]` tables. The first has controller and ledger.")
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default=ServingConfig(), description="The serving engine.")
