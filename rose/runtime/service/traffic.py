@@ -61,20 +61,17 @@ async def replay(config: FleetConfig) -> None:
 
 
 async def _until_stopped(replays: list[Replay]) -> None:
-    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop, running = asyncio.get_running_loop(), asyncio.gather(*(replay.run() for replay in replays))
+
+    def stop() -> None:
+        for replay in replays:
+            replay.stop()
+        loop.call_later(5.0, running.cancel)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
-    running = [asyncio.create_task(replay.run()) for replay in replays]
-    waiting = asyncio.create_task(stopping.wait())
-    await asyncio.wait([waiting, *running], return_when=asyncio.FIRST_COMPLETED)
-    for replay in replays:
-        replay.stop()
-    _, late = await asyncio.wait(running, timeout=5.0)
-    for task in (waiting, *late):
-        task.cancel()
-    for outcome in await asyncio.gather(*running, return_exceptions=True):
-        if isinstance(outcome, Exception):
-            raise outcome
+        loop.add_signal_handler(number, stop)
+    with suppress(asyncio.CancelledError):
+        await running
     completed, failed = (sum(getattr(replay.counts, name) for replay in replays) for name in ("completed", "failed"))
     echo(f"{completed} requests completed, {failed} failed", err=True)
 
