@@ -25,7 +25,7 @@ from rose.client.address import (
     RunLostError,
     RunTakenError,
 )
-from rose.client.control import RESUME, StallWarning, call
+from rose.client.control import RESUME, call, warn_stalled
 from rose.client.generation import Generation, Part, judged
 from rose.client.publishing import Publication, WeightOrigin, address_towards, make_folder
 from rose.client.ranks import Ranks
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 TURNS_MAX = 256
-PROGRESS_S = 2.0
+PROGRESS_S, STALLED_S = 2.0, 10.0
 EVENTS_MAX = 500
 
 Progress = Callable[[int, int], None]
@@ -193,16 +193,20 @@ class Run:
                 )
 
         pending = [background.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
-        waiting, shown_s, stalls = set(pending), time.monotonic(), StallWarning()
+        waiting, shown_s, moved_s = set(pending), time.monotonic(), time.monotonic()
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=PROGRESS_S, return_when=FIRST_COMPLETED)
                 self.check()
                 for future in done:
                     future.result()
-                stalls.check(self.address, len(waiting), moved=bool(done))
-                if progress is not None and waiting and time.monotonic() - shown_s >= PROGRESS_S:
-                    shown_s = time.monotonic()
+                now_s = time.monotonic()
+                moved_s = now_s if done else moved_s
+                if now_s - moved_s >= STALLED_S:
+                    moved_s = now_s
+                    warn_stalled(self.address, len(waiting))
+                if progress is not None and waiting and now_s - shown_s >= PROGRESS_S:
+                    shown_s = now_s
                     progress(len(pending) - len(waiting), len(pending))
         finally:
             for future in waiting:

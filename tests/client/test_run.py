@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rose import client
-from rose.client import control
 from rose.client.publishing import Publication
 from rose.events import Turn
 from rose.ledger.files.layout import LedgerError
@@ -76,7 +75,7 @@ def test_prompts_come_back_as_generations_in_their_order(tmp_path):
 
 
 def test_a_client_whose_turns_wait_is_told_what_for(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(control, "STALLED_S", 0.3)
+    monkeypatch.setattr("rose.client.run.STALLED_S", 0.3)
     monkeypatch.setattr("rose.client.run.PROGRESS_S", 0.1)
     engine = Engine()
     engine.failed = "version 0 and the engine differ in tensors"
