@@ -171,28 +171,24 @@ class Run:
         group_id: str | None = None,
         group_ids: Sequence[str] | None = None,
         step: int | None = None,
-        trajectory_ids: Sequence[str] | None = None,
         version_min: int | None = None,
         turns_max: int = TURNS_MAX,
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
         """Return one generation per prompt of token ids. `sampling` is SGLang's `sampling_params`. `progress` is called
         every two seconds. The first failure ends all turns. Raises the errors of `TurnClient.turn`."""
-        for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
-            if ids is not None and len(ids) != len(prompts):
-                raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one name per prompt")
-        names = trajectory_ids or [uuid.uuid4().hex for _ in prompts]
+        if group_ids is not None and len(group_ids) != len(prompts):
+            raise ClientError(f"group_ids has {len(group_ids)} names for {len(prompts)} prompts: give one per prompt")
         groups: Sequence[str | None] = group_ids or [group_id] * len(prompts)
         background = self._background_turns()
         limit = asyncio.Semaphore(turns_max)
 
-        async def one(prompt: Sequence[int], name: str, group: str | None) -> Generation:
+        async def one(prompt: Sequence[int], group: str | None) -> Generation:
+            labels: TurnLabels = {"group_id": group, "step": step, "turn": 0, "version_min": version_min}
             async with limit:
-                return await background.client.turn(
-                    prompt, sampling, trajectory_id=name, group_id=group, step=step, turn=0, version_min=version_min
-                )
+                return await background.client.turn(prompt, sampling, **labels)
 
-        pending = [background.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
+        pending = [background.submit(one(*labels)) for labels in zip(prompts, groups, strict=True)]
         waiting, shown_s, moved_s = set(pending), time.monotonic(), time.monotonic()
         try:
             while waiting:

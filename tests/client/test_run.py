@@ -393,8 +393,8 @@ def test_what_cannot_be_recorded_or_judged_is_refused_here(tmp_path):
             run.judge(generations, [1.0], verifier="v")
         with pytest.raises(client.ClientError, match="rewards has 2 values for 1 generations"):
             run.judge(generations, [1.0, 2.0], verifier="v")
-        with pytest.raises(client.ClientError, match="trajectory_ids has 1 names for 2 prompts"):
-            run.generate([[1], [2]], trajectory_ids=["a"])
+        with pytest.raises(client.ClientError, match="group_ids has 1 names for 2 prompts"):
+            run.generate([[1], [2]], group_ids=["a"])
         with pytest.raises(client.ClientError, match=r"unknown labels \['gruop_id'\]"):
             asyncio.run(run.turn([1], gruop_id="g"))
         with pytest.raises(client.ClientError, match="max_new_tokens"):

@@ -33,8 +33,8 @@ class Rules:
 
 async def play(rules: Rules, environment: Playable, generate: Generate, game: Game, step: int) -> Trajectory:
     """Play a trajectory. A lost turn or failed start makes it "lost", a later failure "truncated" with reward 0."""
-    names = {"trajectory_id": game.trajectory_id, "group_id": game.group_id, "task": rules.task.environment}
-    trajectory = Trajectory(**names, step=step, verifier=rules.verifier)
+    ids: dict[str, Any] = {"trajectory_id": game.trajectory_id, "group_id": game.group_id}
+    trajectory = Trajectory(**ids, step=step, task=rules.task.environment, verifier=rules.verifier)
     began_ns = time.monotonic_ns()
     await _Episode(rules, environment, generate, trajectory).play(game.seed)
     trajectory.duration_ns = time.monotonic_ns() - began_ns

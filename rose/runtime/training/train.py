@@ -97,7 +97,7 @@ def train(
         players = stack.enter_context(Players(run.address, environment, weights, training.temperature))
         loop = TrainLoop(run, training, trainer, players, checkpoint, train_time=TrainTime(page), say=say, done=done)
         try:
-            loop.run()
+            loop.train()
         except KeyboardInterrupt:
             if kept:
                 run.leave()

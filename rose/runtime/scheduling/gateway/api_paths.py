@@ -34,9 +34,13 @@ _VERSION_FIELDS = {"model_path", "weight_dir", "weight_version", "version", "loa
 _UPDATE_FLAGS = {"abort_all_requests", "flush_cache", "is_async", "keep_pause", "torch_empty_cache"}
 
 
+_COMMANDS = (*_CAPABILITIES, "unload_lora_adapter", "server_info", "model_info", "v1/loads")
+
+
 class Paths:
     def __init__(self, service: Service) -> None:
         self._service, self._controller = service, service.controller
+        self._handles: dict[str, Handle] = {}
 
     def routes(self, prefix: str = "") -> list[Route]:
         """Return the routes. A prefix with `{run_id}` chooses the run."""
@@ -69,6 +73,7 @@ class Paths:
             *((path, self.rl_workers, ["GET"]) for path in ("/v1/rl/workers", "/v1/rl/workers/{worker:path}")),
             ("/v1/rl/engine/{path:path}", self.rl_engine, both),
         ]
+        self._handles |= {path: handle for path, handle, _ in paths}
         return [Route(prefix + path, handle, methods=methods) for path, handle, methods in paths]
 
     def _turns(self, kind: type[T], read_turns: ReadTurns[T]) -> Handle:
@@ -321,23 +326,10 @@ class Paths:
         return JSONResponse(description if worker else {"workers": [description], "total": 1})
 
     async def rl_engine(self, request: Request) -> Response:
-        handles: Mapping[str, Handle] = {
-            "pause_generation": self.pause,
-            "continue_generation": self.resume,
-            "update_weights_from_disk": self.update,
-            "pull_weights": self.pull,
-            "load_lora_adapter": self.load_adapter,
-            "unload_lora_adapter": self.unload_adapter,
-            "flush_cache": self.flush_cache,
-            "abort_request": self.abort,
-            "server_info": self.server_info,
-            "model_info": self.model_info,
-            "v1/loads": self.loads,
-        }
         path = request.path_params["path"]
-        if path not in handles:
-            raise RefusedError(404, f"unknown engine command {path!r}: give {', '.join(handles)}")
-        answer = await handles[path](request)
+        if path not in _COMMANDS:
+            raise RefusedError(404, f"unknown engine command {path!r}: give {', '.join(_COMMANDS)}")
+        answer = await self._handles[f"/{path}"](request)
         result = {"worker_id": _WORKER, "status": answer.status_code, "body": json.loads(bytes(answer.body))}
         return JSONResponse({"results": [result]})
 
