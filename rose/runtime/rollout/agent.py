@@ -14,7 +14,8 @@ from rose.client.generation import Generate, GenerationLost
 from rose.config import TaskConfig
 from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentFailedError, Playable
-from rose.runtime.rollout.trajectory import Game, Trajectory, Verifier
+from rose.runtime.rollout.environments.protocol import Traits
+from rose.runtime.rollout.trajectory import Game, Trajectory
 
 logger = logging.getLogger(__name__)
 _RECORDED = (
@@ -26,15 +27,14 @@ _RECORDED = (
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
     task: TaskConfig
-    verifier: Verifier
+    traits: Traits
     conversation: Conversation | None = None
-    rechecks: bool = False
 
 
 async def play(rules: Rules, environment: Playable, generate: Generate, game: Game, step: int) -> Trajectory:
     """Play a trajectory. A lost turn or failed start makes it "lost", a later failure "truncated" with reward 0."""
     ids: dict[str, Any] = {"trajectory_id": game.trajectory_id, "group_id": game.group_id}
-    trajectory = Trajectory(**ids, step=step, task=rules.task.environment, verifier=rules.verifier)
+    trajectory = Trajectory(**ids, step=step, task=rules.task.environment, traits=rules.traits)
     began_ns = time.monotonic_ns()
     await _Episode(rules, environment, generate, trajectory).play(game.seed)
     trajectory.duration_ns = time.monotonic_ns() - began_ns
@@ -104,7 +104,7 @@ class _Episode:
 
     def _is_rechecked(self) -> bool:
         """Return whether to recheck, drawn by the name so that a repeated trajectory gets the same result."""
-        if not self._rules.rechecks or self._trajectory.reward < self._rules.verifier.threshold:
+        if not self._rules.traits.rechecks or not self._trajectory.accepted:
             return False
         drawn = int.from_bytes(hashlib.sha256(self._trajectory.trajectory_id.encode()).digest()[:8]) / 2**64
         return drawn < self._rules.task.recheck_share
@@ -125,10 +125,10 @@ def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Tra
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
     return events.Verdict(
         **_labels(trajectory),
-        verifier=trajectory.verifier.name,
-        verifier_version=trajectory.verifier.version,
+        verifier=trajectory.traits.verifier,
+        verifier_version=trajectory.traits.verifier_version,
         reward=trajectory.reward,
-        threshold=trajectory.verifier.threshold,
+        threshold=trajectory.traits.threshold,
         accepted=trajectory.accepted,
         correct=trajectory.correct,
         stale=stale,

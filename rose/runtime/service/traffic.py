@@ -24,16 +24,12 @@ from rose.runtime.traffic.trace import fit, open_trace
 from rose.terminal import echo, user_errors
 
 
-class TrafficError(UserError):
-    """The file names no trace, or no serving engine answers."""
-
-
 async def replay(config: FleetConfig) -> None:
     trace, remembered = open_trace(config.traffic), FleetMemory(config).read()
     if trace is None:
-        raise TrafficError("traffic.trace is 'none': name a CSV in the columns of the public Azure traces, or 'bursty'")
+        raise UserError("traffic.trace is 'none': name a CSV in the columns of the public Azure traces, or 'bursty'")
     if remembered is None:
-        raise TrafficError(f"no fleet {config.name!r} runs on this host: `rose up` starts it")
+        raise UserError(f"no fleet {config.name!r} runs on this host: `rose up` starts it")
     plan = HostPlan(config=config, host=places.hosts(config)[0].name, run_id=remembered.run_id, controller_url="")
     own, urls = plan.own, owner.urls(plan)
     serving = [device for device in own.device if device.pool == "serving"]
@@ -43,7 +39,7 @@ async def replay(config: FleetConfig) -> None:
         replays = []
         for number, device in enumerate(serving):
             if (url := device.serving_url or urls.get(device.id)) is None:
-                raise TrafficError(f"no serving engine of device {device.id!r} answers yet: see `rose status`")
+                raise UserError(f"no serving engine of device {device.id!r} answers yet: see `rose status`")
             promised = config.serving_on(device)
             target = Target(
                 url=url,

@@ -17,10 +17,6 @@ from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
 from rose.runtime.training.train_time import TrainTime, page_of
 
 
-class TrainError(UserError):
-    """The options contradict each other, or they do not fit the fleet."""
-
-
 def train(
     url: str,
     token: str | None,
@@ -111,7 +107,7 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
         return None
     devices = {device.id: device for device in fleet.device}
     if name not in devices:
-        raise TrainError(f"device {name!r} is not in the fleet file{did_you_mean(name, devices)}")
+        raise UserError(f"device {name!r} is not in the fleet file{did_you_mean(name, devices)}")
     return devices[name]
 
 
@@ -119,4 +115,4 @@ def _check_fleet(url: str, token: str | None, model: str) -> None:
     names = ControllerClient(url, token).status()["models"]
     if names and model not in names:
         known = " or ".join(map(repr, names))
-        raise TrainError(f"the model is {model!r}, but the fleet at {url} has {known}: give its file by --config")
+        raise UserError(f"the model is {model!r}, but the fleet at {url} has {known}: give its file by --config")

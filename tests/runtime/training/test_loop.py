@@ -10,8 +10,9 @@ import pytest
 from rose import config
 from rose.client import Run
 from rose.events import Step
+from rose.runtime.rollout.environments.protocol import Traits
 from rose.runtime.rollout.players import Game, Played
-from rose.runtime.rollout.trajectory import Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.scheduling.turns import turn_queue
 from rose.runtime.training import loop
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
@@ -145,7 +146,7 @@ def played(name, *, lost=False, failed=False):
         group_id="r-s0-g0",
         step=0,
         task="frozenlake",
-        verifier=Verifier(name="frozenlake-goal", version="1", threshold=1.0),
+        traits=Traits(verifier="frozenlake-goal", verifier_version="1"),
         outcome="lost" if lost else "finished",
         failed=failed,
     )
