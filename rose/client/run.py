@@ -344,8 +344,11 @@ class Run:
         return f"/runs/{self.address.run_id}"
 
     def _ask(self, method: str, path: str, message: Mapping[str, Any], away_s: float, *, waits: bool) -> dict[str, Any]:
-        url, token, trying = self.address.url, self.address.token, lambda: not (self._lost or self._left.is_set())
-        return call(url, method, path, message, token=token, away_s=away_s, waits=waits, keep_trying=trying)
+        url, token = self.address.url, self.address.token
+        return call(url, method, path, message, token=token, away_s=away_s, waits=waits, keep_trying=self._continues)
+
+    def _continues(self) -> bool:
+        return self._lost is None and not self._left.is_set()
 
     def _renew(self) -> None:
         while not self._left.wait(self._expires_s / 4) and self._lost is None:

@@ -377,8 +377,8 @@ class FleetConfig(Section):
     @property
     def rollouts(self) -> dict[str, RolloutConfig]:
         """Return the tables of rollout models by name, the default first."""
-        more = {f"rollout_models.{name}": table for name, table in self.rollout_models.items()}
-        return {"rollout": self.rollout, **more}
+        tables = {f"rollout_models.{name}": table for name, table in self.rollout_models.items()}
+        return {"rollout": self.rollout, **tables}
 
     def serving_on(self, device: DeviceConfig) -> ServingConfig:
         return self.serving if device.serving_model is None else self.serving_models[device.serving_model]

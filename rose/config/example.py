@@ -37,8 +37,8 @@ def example() -> str:
         else:
             # An empty table would refuse added `[NAME.KEY]` tables.
             scalars.append(_field(name, field, None if field.default == {} else field.default))
-    first, second = _fields(DeviceConfig, serving), _fields(DeviceConfig, rollout, explained=False)
-    devices = _EXAMPLE_DEVICES.format(serving=first, rollout=second)
+    serving_table, rollout_table = _fields(DeviceConfig, serving), _fields(DeviceConfig, rollout, explained=False)
+    devices = _EXAMPLE_DEVICES.format(serving=serving_table, rollout=rollout_table)
     return _EXAMPLE_HEAD + "\n" + "".join(scalars) + _hosts() + devices + "".join(tables)
 
 

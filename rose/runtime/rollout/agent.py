@@ -18,7 +18,7 @@ from rose.runtime.rollout.environments.protocol import Traits
 from rose.runtime.rollout.trajectory import Game, Trajectory
 
 logger = logging.getLogger(__name__)
-_RECORDED = (
+_TRAJECTORY_FIELDS = (
     *("task", "outcome", "turns", "prompt_tokens", "output_tokens", "answer_tokens"),
     *("duration_ns", "tool_calls", "tool_ns", "reason"),
 )
@@ -118,7 +118,7 @@ class _Episode:
 
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
     """Return a trajectory's event. `trainer_version` learns from the trajectory."""
-    counts = {name: getattr(trajectory, name) for name in _RECORDED}
+    counts = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
     return events.Trajectory(**_labels(trajectory), **counts, staleness=trajectory.staleness(trainer_version))
 
 

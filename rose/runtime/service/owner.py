@@ -94,8 +94,8 @@ def stop(plan: HostPlan) -> None:
         if process is not None and runs(plan):
             process.send_signal(signal.SIGTERM)
         if time.monotonic() > deadline_s:
-            late = f"the process of the serving engines did not end within {_STOP_TIMEOUT_S:.0f} s"
-            raise DeploymentError(f"{late}: end the process with {plan.state / _LOCK} open (`fuser` shows it)")
+            problem = f"the process of the serving engines did not end within {_STOP_TIMEOUT_S:.0f} s"
+            raise DeploymentError(f"{problem}: end the process with {plan.state / _LOCK} open (`fuser` shows it)")
         time.sleep(_LOOK_S / 5)
     for kept in (plan.state / _RECORD, plan.memory / _FREE):
         kept.unlink(missing_ok=True)

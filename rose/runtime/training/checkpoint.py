@@ -68,8 +68,8 @@ class Checkpoint:
             recorded = content.get(table, now)
             for field in now.keys() - _MAY_CHANGE:
                 if recorded.get(field, now[field]) != now[field]:
-                    changed = f"{table}.{field} is {now[field]!r} but the run began with {recorded[field]!r}"
-                    raise CheckpointError(f"{changed}: restore it, or use another folder than {self.folder}")
+                    problem = f"{table}.{field} is {now[field]!r} but the run began with {recorded[field]!r}"
+                    raise CheckpointError(f"{problem}: restore it, or use another folder than {self.folder}")
 
     def save_update(self, trainer: Trainer, verdicts: list[Verdict], event: Step) -> None:
         pending = {"verdicts": [asdict(verdict) for verdict in verdicts], "step": asdict(event)}

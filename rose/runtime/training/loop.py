@@ -97,8 +97,8 @@ class TrainLoop:
         update = self.checkpoint.load_update(self.trainer)
         version = self.trainer.version
         if self.run.version is not None and self.run.version > version:
-            late = f"{self.checkpoint.folder} is at version {version} and the run at {self.run.version}"
-            raise CheckpointError(f"{late}: give the run's last checkpoint")
+            problem = f"{self.checkpoint.folder} is at version {version} and the run at {self.run.version}"
+            raise CheckpointError(f"{problem}: give the run's last checkpoint")
         publish_ns = self._publish()
         if update is not None:
             judgements, step = update

@@ -36,7 +36,7 @@ def train(
     trainer_device = _device(fleet, device)
     page = None if device is None else page_of(device)
     if fleet is not None and trainer_device is not None:
-        os.sched_setaffinity(0, host_cores(known for known in fleet.device if known.host == trainer_device.host))
+        os.sched_setaffinity(0, host_cores(peer for peer in fleet.device if peer.host == trainer_device.host))
     with ExitStack() as stack:
         checkpoint = Checkpoint(folder)
         stack.callback(checkpoint.close)
@@ -114,5 +114,5 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
 def _check_fleet(url: str, token: str | None, model: str) -> None:
     names = ControllerClient(url, token).status()["models"]
     if names and model not in names:
-        known = " or ".join(map(repr, names))
-        raise UserError(f"the model is {model!r}, but the fleet at {url} has {known}: give its file by --config")
+        models_here = " or ".join(map(repr, names))
+        raise UserError(f"the model is {model!r}, but the fleet at {url} has {models_here}: give its file by --config")

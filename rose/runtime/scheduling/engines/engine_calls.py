@@ -95,8 +95,8 @@ class EngineCalls:
         }
         item.waiting = asyncio.current_task()
         try:
-            streamed = turn.news is not None
-            reply = await (self._stream(report, body, turn) if streamed else self._post(report, body))
+            streams = turn.news is not None
+            reply = await (self._stream(report, body, turn) if streams else self._post(report, body))
         except asyncio.CancelledError:
             self._spawn(self._abort(report, item.request_id))
             # Tokens streamed before the engine was given up count.

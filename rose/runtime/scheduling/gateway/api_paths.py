@@ -289,8 +289,8 @@ class Paths:
         sglang.check_known(body, frozenset({"lora_name", "lora_path", "pinned"}))
         name, folder = _text(body, "lora_name"), _folder(body, "lora_path")
         run, origins = self._publishing(request)
-        wanted = _version(run, name.rpartition("-v")[2], "the version in lora_name")
-        version = await origins.publish(run, Path(folder), wanted)
+        number = _version(run, name.rpartition("-v")[2], "the version in lora_name")
+        version = await origins.publish(run, Path(folder), number)
         self._controller.runs.note_adapters(run, {**run.facts.adapters, name: version})
         message = f"merged into the model's weights as version {version}"
         answer = {"success": True, "error_message": "", "message": message, "loaded_adapters": {name: folder}}

@@ -32,8 +32,8 @@ def client_event(run_id: str, fields: Mapping[str, Any]) -> events.Event:
     for name, value in fields.items():
         length = max(len(name), len(value) if isinstance(value, str) else 0)
         if isinstance(value, (list, dict)) or length > REASON_LENGTH_MAX:
-            allowed = f"a number or a text of at most {REASON_LENGTH_MAX} characters"
-            raise RequestError(f"field {name[:60]!r} of an event must be {allowed}")
+            form = f"a number or a text of at most {REASON_LENGTH_MAX} characters"
+            raise RequestError(f"field {name[:60]!r} of an event must be {form}")
     if (kind := fields.get("kind")) not in CLIENT_KINDS:
         raise RequestError(f"kind is {kind!r}; a client records {', '.join(sorted(CLIENT_KINDS))}")
     if not isinstance(fields.get("event_id"), str) or not fields["event_id"]:
