@@ -22,17 +22,10 @@ TURNS_AT_ONCE = 4096  # Turns of one request.
 #: Accepted fields without effect here.
 _HARMLESS = frozenset({"log_metrics", "no_logs", "custom_labels", "stream_options"})
 _TO_ENGINES = frozenset({"extra_key", "custom_logit_processor"})
-_GENERATE_FIELDS = {
-    "text",
-    "input_ids",
-    "sampling_params",
-    "return_logprob",
-    "return_text_in_logprobs",
-    "stream",
-    "rid",
-}
-_COMMON_FIELDS = {"rose", "weight_version", "session_id", "conversation_id", "routing_key", "model", "lora_path"}
-_FIELDS = _TO_ENGINES | _HARMLESS | _GENERATE_FIELDS | _COMMON_FIELDS
+_FLAGS = {"stream", "return_logprob", "return_text_in_logprobs"}
+_INPUTS = {"text", "input_ids", "sampling_params", "rid", "lora_path"}
+_COMMON_FIELDS = {"rose", "weight_version", "session_id", "conversation_id", "routing_key", "model"}
+_FIELDS = _TO_ENGINES | _HARMLESS | _FLAGS | _INPUTS | _COMMON_FIELDS
 _TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]], msgspec.Meta(min_length=1)]
 _NOTHING: tuple[object, ...] = (None, False, [], {}, "", -1)
 
