@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable
@@ -409,15 +410,11 @@ def warnings(config: FleetConfig, path: Path) -> list[str]:
 
 def parse(text: str, source: str) -> FleetConfig:
     """Return the fleet in a text, which errors call `source`. Raises ConfigError."""
-    if source.endswith(".json"):
-        try:
-            return FleetConfig.model_validate_json(text)
-        except ValidationError as error:
-            raise ConfigError(f"config {source}:\n{explain(error, FleetConfig)}")
+    form, read = ("JSON", json.loads) if source.endswith(".json") else ("TOML", tomllib.loads)
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"config {source} is not valid TOML: {error}")
+        data = read(text)
+    except ValueError as error:
+        raise ConfigError(f"config {source} is not valid {form}: {error}")
     return validated(data, source)
 
 
