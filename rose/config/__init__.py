@@ -75,6 +75,7 @@ Stretch = Annotated[float, Field(ge=1, le=100)]
 #: Reports and exports write such a name unchanged.
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
 _HOST_NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,30}"
+TagText = Annotated[str, Field(min_length=1, max_length=200)]
 HostName = Annotated[str, Field(pattern=f"^{_HOST_NAME}$")]
 Cores = list[Annotated[int, Field(ge=0)]]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -146,6 +147,7 @@ def _whole_trace(trace: str) -> str:
     return trace if trace in ("none", "bursty") else _whole_path(trace)
 
 
+TraceText = Annotated[str, AfterValidator(_whole_trace)]
 PlaceText = Annotated[Text, AfterValidator(_whole_path)]
 HostText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]+(/\d{1,3})?$", max_length=253)]
 FileText = Annotated[PathText, AfterValidator(_absolute_path)]
@@ -176,18 +178,14 @@ class ServingConfig(Section):
         "tpot_budget_ms = 20 }]. Other requests have those above. Lending leaves room for the smallest TTFT budget.",
     )
     max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
-    max_total_tokens: PositiveInt | None = Field(
-        default=None, description="KV-cache slots, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores."
-    )
+    max_total_tokens: PositiveInt | None = Field(default=None, description="KV-cache slots. Default: by `kv_bytes`.")
     port: Port | None = Field(default=None, description="HTTP port of the first device; others count up.")
     extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
 
 
 class RolloutConfig(Section):
     model: str = Field(default="frozenlake-tiny", description="Folder or id of the policy's first checkpoint.")
-    max_total_tokens: PositiveInt | None = Field(
-        default=None, description="KV-cache slots. Default: `kv_bytes` minus headroom on a GPU, 32768 on cores."
-    )
+    max_total_tokens: PositiveInt | None = Field(default=None, description="KV-cache slots. Default: by `kv_bytes`.")
     tokenizer: bool = Field(default=True, description="False: engines refuse `stop`, grammars and minimum lengths.")
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
     max_concurrent: PositiveInt = Field(default=64, description="Maximum turns in flight on one rollout engine.")
@@ -218,8 +216,7 @@ class CoservingConfig(Section):
     )
     activation: Literal["resident", "leased"] = Field(
         default="resident",
-        description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: during leases "
-        "(which begin up to 5 s later) and syncs.",
+        description="When rollout memory is on a lent GPU: always, or in leases, which begin up to 5 s later.",
     )
     drift_audit_s: DayS = Field(default=300.0, description="Seconds without a sync until weights are checked. 0: off.")
     meter_s: DayS = Field(default=1.0, description="Seconds between readings of power and use of a device. 0: off.")
@@ -237,10 +234,7 @@ class CoservingConfig(Section):
 
 
 class TrafficConfig(Section):
-    trace: Annotated[str, AfterValidator(_whole_trace)] = Field(
-        default="none",
-        description="Serving traffic of the demo: a CSV in the columns of the public Azure traces, or `bursty`.",
-    )
+    trace: TraceText = Field(default="none", description="A CSV in the columns of the Azure traces, or `bursty`.")
     requests_per_s_max: PositiveFloat = Field(default=0.9, description="Maximum mean rate; the rest is left out.")
     prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile of scaled prompts.")
     output_tokens_max: PositiveInt = Field(default=10, description="99th percentile of scaled outputs.")
@@ -309,10 +303,7 @@ class OriginsConfig(Section):
 
 
 class ArchiveConfig(Section):
-    to: PlaceText | None = Field(
-        default=None,
-        description="Destination for old events: a folder of the first host, or a URL such as s3://bucket/prefix.",
-    )
+    to: PlaceText | None = Field(default=None, description="Folder of the first host, or a URL: s3://bucket/prefix.")
     after_days: float | None = Field(default=None, gt=0, le=36_500, description="Age of archived events, in days.")
     delete: bool = Field(default=False, description="Remove archived events from the ledger.")
 
@@ -335,25 +326,18 @@ class FleetConfig(Section):
     host: str = Field(default="", pattern=rf"^({_HOST_NAME})?$", description="Name of this host for ledger writers.")
     cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that ROSE creates.")
     price_book: PriceBookText | None = Field(
-        default=None,
-        description="A TOML file, or `example` for invented prices. Default: the ledger's adopted book "
-        "(`rose price FILE --adopt`), or ROSE_PRICE_BOOK.",
+        default=None, description="A TOML file, or `example`. Default: the ledger's adopted book, or ROSE_PRICE_BOOK."
     )
-    tags: dict[TagName, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
-        default={},
-        description='Payers, as in { team = "research", serving_team = "chat" }; exports have other tags unchanged.',
+    tags: dict[TagName, TagText] = Field(
+        default={}, description='Payers, as in { team = "research", serving_team = "chat" }, and other tags.'
     )
     state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(default=[], description="`[[host]]` tables. The first has controller and ledger.")
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default=ServingConfig(), description="The serving engine.")
-    serving_models: dict[TagName, ServingConfig] = Field(
-        default={}, description="Other serving engines: `[serving_models.NAME]` tables with the fields of `[serving]`."
-    )
+    serving_models: dict[TagName, ServingConfig] = Field(default={}, description="`[serving_models.NAME]` tables.")
     rollout: RolloutConfig = Field(default=RolloutConfig(), description="The rollout engines.")
-    rollout_models: dict[TagName, RolloutConfig] = Field(
-        default={}, description="Other models of runs: `[rollout_models.NAME]` tables with the fields of `[rollout]`."
-    )
+    rollout_models: dict[TagName, RolloutConfig] = Field(default={}, description="`[rollout_models.NAME]` tables.")
     coserving: CoservingConfig = Field(default=CoservingConfig(), description="Lending of devices.")
     traffic: TrafficConfig = Field(default=TrafficConfig(), description="Serving traffic to replay.")
     task: TaskConfig = Field(default=TaskConfig(), description="Task of the policy.")

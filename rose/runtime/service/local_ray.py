@@ -50,8 +50,9 @@ def start(folder: Path) -> str:
     use_token(folder)
     private_files.make_linked(folder / _LINK, Path("/tmp"), "rose-ray-")  # Socket paths have at most 107 characters.
     temporary = _temporary(folder)
-    places_of_ray = (f"--temp-dir={temporary}", f"--ray-client-server-port={free_port()}")  # Another Ray may exist.
-    command = [str(Path(sys.executable).with_name("ray")), "start", *_OPTIONS, *places_of_ray]
+    # Another Ray may have the option's default port.
+    options = (*_OPTIONS, f"--temp-dir={temporary}", f"--ray-client-server-port={free_port()}")
+    command = [str(Path(sys.executable).with_name("ray")), "start", *options]
     try:
         done = subprocess.run(
             command,
