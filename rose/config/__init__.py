@@ -129,13 +129,12 @@ class ConfigError(UserError):
     """A configuration cannot be used. The message names the file, the field and the value."""
 
 
-def _absolute_file(name: str) -> str:
-    """Return an absolute path for a TOML file, whose readers may be in other folders."""
-    return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
-
-
 def _absolute_path(path: Path) -> Path:
     return path.expanduser().absolute()
+
+
+def _absolute_text(path: str) -> str:
+    return str(_absolute_path(Path(path)))
 
 
 def _whole_path(place: str) -> str:
@@ -143,15 +142,13 @@ def _whole_path(place: str) -> str:
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
 
 
-def _whole_trace(trace: str) -> str:
-    return trace if trace in ("none", "bursty") else _whole_path(trace)
-
-
-TraceText = Annotated[str, AfterValidator(_whole_trace)]
+TraceText = Annotated[str, AfterValidator(lambda name: name if name in ("none", "bursty") else _whole_path(name))]
 PlaceText = Annotated[Text, AfterValidator(_whole_path)]
 HostText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]+(/\d{1,3})?$", max_length=253)]
+ProgramText = Annotated[str, AfterValidator(_absolute_text)]
 FileText = Annotated[PathText, AfterValidator(_absolute_path)]
-PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
+# Readers of a file may be in other folders.
+PriceBookText = Annotated[str, AfterValidator(lambda name: _absolute_text(name) if name.endswith(".toml") else name)]
 
 
 class RequestClassConfig(Section):
@@ -248,9 +245,7 @@ class TaskConfig(Section):
         "`rose.environments`. All but `frozenlake` need a chat model as `rollout.model`.",
     )
     options: dict[str, Any] = Field(default={}, description="Arguments of the environment, as in { digits = 3 }.")
-    python: Annotated[str, AfterValidator(lambda path: str(_absolute_path(Path(path))))] | None = Field(
-        default=None, description="Python that runs the environment. Default: the trainer's."
-    )
+    python: ProgramText | None = Field(default=None, description="Python of the environment. Default: the trainer's.")
     threshold: float | None = Field(default=None, description="Smallest accepted reward. Default: the environment's.")
     recheck_share: Share = Field(default=0.1, description="Share of accepted trajectories that `recheck` judges again.")
     answer_tokens_max: PositiveInt = Field(default=256, description="Maximum tokens of a turn. Not for `frozenlake`.")

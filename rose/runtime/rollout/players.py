@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import queue
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,13 +68,10 @@ class Task:
         conversation = None if self.traits.token_ids or checkpoint is None else Conversation(checkpoint)
         return Rules(task=self.config, traits=self.traits, conversation=conversation)
 
-    @asynccontextmanager
-    async def environment(self, number: int) -> AsyncIterator[Playable]:
+    def environment(self, number: int) -> AbstractAsyncContextManager[Playable]:
         if self._workers is None:
-            yield Here(FrozenLake(self.config, slip_seed=number))
-        else:
-            async with self._workers.open() as environment:
-                yield environment
+            return nullcontext(Here(FrozenLake(self.config, slip_seed=number)))
+        return self._workers.open()
 
 
 class Players:
