@@ -327,10 +327,9 @@ class Run:
             address = self.address
             retry_s = address.away_s if away_s is None else away_s
             waits = away_s is None  # Closing must not wait for a disk repair.
+            body = {"fence": address.fence, **message}
             try:
-                return self._ask(
-                    method, f"{self._path}{path}", {"fence": address.fence, **message}, retry_s, waits=waits
-                )
+                return self._ask(method, f"{self._path}{path}", body, retry_s, waits=waits)
             except ControllerAwayError:
                 self.check()
                 raise

@@ -208,9 +208,7 @@ class CoservingConfig(Section):
     holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
     holdout_washout_s: DayS = Field(default=60.0, description="Seconds after a lease without comparison of requests.")
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
-    recorded_requests_per_s_max: PositiveFloat = Field(
-        default=20.0, description="Serving requests of a device that get a row each; beyond, a row is for several."
-    )
+    recorded_requests_per_s_max: PositiveFloat = Field(default=20.0, description="Maximum rate of rows.")
     activation: Literal["resident", "leased"] = Field(
         default="resident",
         description="When rollout memory is on a lent GPU: always, or in leases, which begin up to 5 s later.",
@@ -320,11 +318,9 @@ class FleetConfig(Section):
     ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
     host: str = Field(default="", pattern=rf"^({_HOST_NAME})?$", description="Name of this host for ledger writers.")
     cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that ROSE creates.")
-    price_book: PriceBookText | None = Field(
-        default=None, description="A TOML file, or `example`. Default: the ledger's adopted book, or ROSE_PRICE_BOOK."
-    )
+    price_book: PriceBookText | None = Field(default=None, description="TOML file or `example`. Default: adopted book.")
     tags: dict[TagName, TagText] = Field(
-        default={}, description='Payers, as in { team = "research", serving_team = "chat" }, and other tags.'
+        default={}, description='Payers: { team = "research", serving_team = "chat" }.'
     )
     state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(default=[], description="`[[host]]` tables. The first has controller and ledger.")
