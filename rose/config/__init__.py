@@ -208,7 +208,7 @@ class CoservingConfig(Section):
     holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
     holdout_washout_s: DayS = Field(default=60.0, description="Seconds after a lease without comparison of requests.")
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
-    recorded_requests_per_s_max: PositiveFloat = Field(default=20.0, description="Maximum rate of rows.")
+    recorded_requests_per_s_max: PositiveFloat = Field(default=20.0, description="Maximum rate of request rows.")
     activation: Literal["resident", "leased"] = Field(
         default="resident",
         description="When rollout memory is on a lent GPU: always, or in leases, which begin up to 5 s later.",
@@ -320,7 +320,7 @@ class FleetConfig(Section):
     cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that ROSE creates.")
     price_book: PriceBookText | None = Field(default=None, description="TOML file or `example`. Default: adopted book.")
     tags: dict[TagName, TagText] = Field(
-        default={}, description='Payers: { team = "research", serving_team = "chat" }.'
+        default={}, description='Payers, as in { team = "research", serving_team = "chat" }, and other tags.'
     )
     state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(default=[], description="`[[host]]` tables. The first has controller and ledger.")
