@@ -126,7 +126,7 @@ def main() -> None:
     fleet_memory = FleetMemory(config)
     if (remembered := fleet_memory.read()) is None:
         return  # The process put the fleet down itself.
-    say = log_to(fleet_memory.logs / "demo.log")
+    say = log_to(fleet_memory.folder / "logs" / "demo.log")
     say("the demo has ended: putting its fleet down")
     try:
         _put_down(config, remembered.run_id, say)

@@ -54,10 +54,6 @@ class FleetMemory:
         self._config = config
 
     @property
-    def logs(self) -> Path:
-        return self.folder / "logs"
-
-    @property
     def controller(self) -> Path:
         """Return the controller's folder, whose name no host can have."""
         return self.folder / ".controller"

@@ -48,10 +48,6 @@ class Checkpoint:
         except OSError as error:
             raise CheckpointError(f"--checkpoint {folder} cannot be used ({error.strerror}): give another") from None
 
-    @property
-    def weights(self) -> Path:
-        return self.folder / "weights"
-
     def close(self) -> None:
         os.close(self._lock)
 

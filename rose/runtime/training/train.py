@@ -84,7 +84,7 @@ def train(
                 trainer_device=device,
                 resume=begun,
                 token=token,
-                folder=checkpoint.weights,
+                folder=folder / "weights",
             )
         )
         say(f"run {run.run_id} {'continues' if begun else 'is open'} at {url}")
