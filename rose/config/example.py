@@ -50,10 +50,9 @@ def _hosts() -> str:
 
 
 def _fields(section: type[Section], values: dict[str, object], *, explained: bool = True) -> str:
-    return "".join(
-        _field(name, field, values.get(name, field.get_default()), explained=explained)
-        for name, field in section.model_fields.items()
-    )
+    fields = section.model_fields
+    values = {name: field.get_default() for name, field in fields.items()} | values
+    return "".join(_field(name, field, values[name], explained=explained) for name, field in fields.items())
 
 
 def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True) -> str:

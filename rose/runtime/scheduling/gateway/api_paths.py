@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,13 +90,8 @@ class Paths:
         body = await _json(request)
         run = self._service.run_of(request.scope, body.get("model"))
         orders, form = await sglang.read(body, self._service, run, _session(request))
-        service = self._service
-        return await _answer(
-            request,
-            form.stream,
-            lambda client: sglang.answer(service, run, orders, form, client),
-            lambda: sglang.events(service, run, orders, form),
-        )
+        turns = (self._service, run, orders, form)
+        return await _answer(request, form.stream, partial(sglang.answer, *turns), partial(sglang.events, *turns))
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": await self._models(request)})

@@ -397,10 +397,8 @@ class TokenAnswer:
 
     async def answer(self, client: Client) -> dict[str, Any]:
         completions = await self.service.make(self.run, self.orders, client)
-        return {
-            "request_id": self.id,
-            "choices": [self._choice(number, completion, 0) for number, completion in enumerate(completions)],
-        }
+        choices = [self._choice(number, completion, 0) for number, completion in enumerate(completions)]
+        return {"request_id": self.id, "choices": choices}
 
     async def events(self) -> AsyncIterator[bytes]:
         counts = [0] * len(self.orders)
