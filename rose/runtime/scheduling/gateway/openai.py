@@ -220,9 +220,7 @@ class OpenAIAnswer:
     def _growing_text(self, number: int) -> GrowingText | None:
         return None if self.texts is None else GrowingText(self.texts, special=self.orders[number].special)
 
-    def _final_text(
-        self, number: int, completion: Completion, growing: GrowingText | None
-    ) -> tuple[str, list[dict[str, Any]]]:
+    def _final_text(self, number: int, completion: Completion, growing: GrowingText | None) -> tuple[str, Objects]:
         if growing is None or completion.finish is None:
             return "", []
         text = growing.finished(completion.ids, completion.finish, keep_stop=self.orders[number].keep_stop)
