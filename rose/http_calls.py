@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 AWAY_S = 300.0  # Longer than `rose down --keep-runs` and `rose up` take.
 GONE_S = 30  # A peer whose host is silent for about this long is gone. Its program may be silent for longer.
+LINE_BYTES_MAX = 1 << 30  # A streamed turn of a hundred thousand tokens is one line.
 _IDLE_S, _PROBE_S = 10, 5
 
 

@@ -6,8 +6,9 @@ import torch
 
 from rose.config import TaskConfig
 from rose.runtime.models.policy_model import Policy, pad
+from rose.runtime.rollout.environments.protocol import FROZENLAKE, Traits
 from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, STOP_TOKEN_IDS, Episode, FrozenLake, seed_of
-from rose.runtime.rollout.trajectory import Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Trajectory
 
 
 def rollouts(
@@ -39,9 +40,7 @@ def rollouts(
             logprobs=episode.logprobs,
             versions=episode.versions,
             reward=episode.reward,
-            verifier=Verifier(
-                name=FrozenLake.verifier, version=FrozenLake.verifier_version, threshold=FrozenLake.threshold
-            ),
+            traits=Traits.of(FrozenLake, FROZENLAKE),
             turns=episode.turns,
             duration_ns=0,
         )

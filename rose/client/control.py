@@ -116,21 +116,8 @@ def _read(body: bytes) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {"answer": answer}
 
 
-STALLED_S = 10.0
-
-
-class StallWarning:
-    def __init__(self) -> None:
-        self._since_s = time.monotonic()
-
-    def check(self, address: RunAddress, waiting: int, *, moved: bool) -> None:
-        now_s = time.monotonic()
-        if moved:
-            self._since_s = now_s
-        if now_s - self._since_s < STALLED_S:
-            return
-        self._since_s = now_s
-        with suppress(ClientError):  # The turns themselves report an absent controller.
-            why = call(address.url, "GET", f"/runs/{address.run_id}", token=address.token).get("waits")
-            if why is not None:
-                _log.warning("%d turns of run %s wait: %s", waiting, address.run_id, why)
+def warn_stalled(address: RunAddress, waiting: int) -> None:
+    with suppress(ClientError):  # The turns themselves report an absent controller.
+        why = call(address.url, "GET", f"/runs/{address.run_id}", token=address.token).get("waits")
+        if why is not None:
+            _log.warning("%d turns of run %s wait: %s", waiting, address.run_id, why)

@@ -136,8 +136,8 @@ def address_towards(url: str) -> str:
     """Return the address of this host that the server at `url` sees. Raises ClientError."""
     parts = urlsplit(url)
     try:
-        known = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, address = known[0]
+        addresses = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = addresses[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])

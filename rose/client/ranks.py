@@ -109,5 +109,5 @@ def _check_lock(path: Path, token: str) -> None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     return
-    missing = f"host {socket.gethostname()!r} cannot see rank 0's folder {str(path.parent)!r} or its locks"
-    raise ClientError(f"{missing}: give `folder` on a file system that all hosts of the trainer share")
+    problem = f"host {socket.gethostname()!r} cannot see rank 0's folder {str(path.parent)!r} or its locks"
+    raise ClientError(f"{problem}: give `folder` on a file system that all hosts of the trainer share")

@@ -25,7 +25,7 @@ from rose.client.address import (
     RunLostError,
     RunTakenError,
 )
-from rose.client.control import RESUME, StallWarning, call
+from rose.client.control import RESUME, call, warn_stalled
 from rose.client.generation import Generation, Part, judged
 from rose.client.publishing import Publication, WeightOrigin, address_towards, make_folder
 from rose.client.ranks import Ranks
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 TURNS_MAX = 256
-PROGRESS_S = 2.0
+PROGRESS_S, STALLED_S = 2.0, 10.0
 EVENTS_MAX = 500
 
 Progress = Callable[[int, int], None]
@@ -171,38 +171,38 @@ class Run:
         group_id: str | None = None,
         group_ids: Sequence[str] | None = None,
         step: int | None = None,
-        trajectory_ids: Sequence[str] | None = None,
         version_min: int | None = None,
         turns_max: int = TURNS_MAX,
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
         """Return one generation per prompt of token ids. `sampling` is SGLang's `sampling_params`. `progress` is called
         every two seconds. The first failure ends all turns. Raises the errors of `TurnClient.turn`."""
-        for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
-            if ids is not None and len(ids) != len(prompts):
-                raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one name per prompt")
-        names = trajectory_ids or [uuid.uuid4().hex for _ in prompts]
+        if group_ids is not None and len(group_ids) != len(prompts):
+            raise ClientError(f"group_ids has {len(group_ids)} names for {len(prompts)} prompts: give one per prompt")
         groups: Sequence[str | None] = group_ids or [group_id] * len(prompts)
         background = self._background_turns()
         limit = asyncio.Semaphore(turns_max)
 
-        async def one(prompt: Sequence[int], name: str, group: str | None) -> Generation:
+        async def one(prompt: Sequence[int], group: str | None) -> Generation:
+            labels: TurnLabels = {"group_id": group, "step": step, "turn": 0, "version_min": version_min}
             async with limit:
-                return await background.client.turn(
-                    prompt, sampling, trajectory_id=name, group_id=group, step=step, turn=0, version_min=version_min
-                )
+                return await background.client.turn(prompt, sampling, **labels)
 
-        pending = [background.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
-        waiting, shown_s, stalls = set(pending), time.monotonic(), StallWarning()
+        pending = [background.submit(one(*labels)) for labels in zip(prompts, groups, strict=True)]
+        waiting, shown_s, moved_s = set(pending), time.monotonic(), time.monotonic()
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=PROGRESS_S, return_when=FIRST_COMPLETED)
                 self.check()
                 for future in done:
                     future.result()
-                stalls.check(self.address, len(waiting), moved=bool(done))
-                if progress is not None and waiting and time.monotonic() - shown_s >= PROGRESS_S:
-                    shown_s = time.monotonic()
+                now_s = time.monotonic()
+                moved_s = now_s if done else moved_s
+                if now_s - moved_s >= STALLED_S:
+                    moved_s = now_s
+                    warn_stalled(self.address, len(waiting))
+                if progress is not None and waiting and now_s - shown_s >= PROGRESS_S:
+                    shown_s = now_s
                     progress(len(pending) - len(waiting), len(pending))
         finally:
             for future in waiting:
@@ -327,10 +327,9 @@ class Run:
             address = self.address
             retry_s = address.away_s if away_s is None else away_s
             waits = away_s is None  # Closing must not wait for a disk repair.
+            body = {"fence": address.fence, **message}
             try:
-                return self._ask(
-                    method, f"{self._path}{path}", {"fence": address.fence, **message}, retry_s, waits=waits
-                )
+                return self._ask(method, f"{self._path}{path}", body, retry_s, waits=waits)
             except ControllerAwayError:
                 self.check()
                 raise
@@ -344,8 +343,11 @@ class Run:
         return f"/runs/{self.address.run_id}"
 
     def _ask(self, method: str, path: str, message: Mapping[str, Any], away_s: float, *, waits: bool) -> dict[str, Any]:
-        url, token, trying = self.address.url, self.address.token, lambda: not (self._lost or self._left.is_set())
-        return call(url, method, path, message, token=token, away_s=away_s, waits=waits, keep_trying=trying)
+        url, token = self.address.url, self.address.token
+        return call(url, method, path, message, token=token, away_s=away_s, waits=waits, keep_trying=self._continues)
+
+    def _continues(self) -> bool:
+        return self._lost is None and not self._left.is_set()
 
     def _renew(self) -> None:
         while not self._left.wait(self._expires_s / 4) and self._lost is None:

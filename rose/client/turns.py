@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from rose.client.address import ClientError, RunAddress, RunExpiredError, message_of, refusal
 from rose.client.control import RETRY_STATUSES, Failure, RetryLimit, failure_of
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
-from rose.http_calls import authorization, watched_socket
+from rose.http_calls import LINE_BYTES_MAX, authorization, watched_socket
 
 if TYPE_CHECKING:
     import aiohttp
@@ -120,16 +120,12 @@ class TurnClient:
             if response.content_type != "text/event-stream":
                 self._check(response.status, await response.json())
                 raise ClientError(f"{self.address.base} streams {response.content_type!r}, no server-sent events")
-            text = b""
-            # A line reader's limit is too short: a turn of a hundred thousand tokens is one line.
-            while more := await response.content.readany():
-                *whole, text = (text + more).split(b"\n")
-                for line in whole:
-                    if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
-                        answer = json.loads(data)
-                        if "error" in answer:
-                            raise GenerationLost(str(message_of(answer)), attempts_of(answer))
-                        yield answer
+            while line := await response.content.readline(max_line_length=LINE_BYTES_MAX):
+                if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
+                    answer = json.loads(data)
+                    if "error" in answer:
+                        raise GenerationLost(str(message_of(answer)), attempts_of(answer))
+                    yield answer
 
     @asynccontextmanager
     async def _request(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:

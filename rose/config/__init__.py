@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable
@@ -74,6 +75,7 @@ Stretch = Annotated[float, Field(ge=1, le=100)]
 #: Reports and exports write such a name unchanged.
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
 _HOST_NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,30}"
+TagText = Annotated[str, Field(min_length=1, max_length=200)]
 HostName = Annotated[str, Field(pattern=f"^{_HOST_NAME}$")]
 Cores = list[Annotated[int, Field(ge=0)]]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -127,13 +129,12 @@ class ConfigError(UserError):
     """A configuration cannot be used. The message names the file, the field and the value."""
 
 
-def _absolute_file(name: str) -> str:
-    """Return an absolute path for a TOML file, whose readers may be in other folders."""
-    return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
-
-
 def _absolute_path(path: Path) -> Path:
     return path.expanduser().absolute()
+
+
+def _absolute_text(path: str) -> str:
+    return str(_absolute_path(Path(path)))
 
 
 def _whole_path(place: str) -> str:
@@ -141,14 +142,13 @@ def _whole_path(place: str) -> str:
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
 
 
-def _whole_trace(trace: str) -> str:
-    return trace if trace in ("none", "bursty") else _whole_path(trace)
-
-
+TraceText = Annotated[str, AfterValidator(lambda name: name if name in ("none", "bursty") else _whole_path(name))]
 PlaceText = Annotated[Text, AfterValidator(_whole_path)]
 HostText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]+(/\d{1,3})?$", max_length=253)]
+ProgramText = Annotated[str, AfterValidator(_absolute_text)]
 FileText = Annotated[PathText, AfterValidator(_absolute_path)]
-PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
+# Readers of a file may be in other folders.
+PriceBookText = Annotated[str, AfterValidator(lambda name: _absolute_text(name) if name.endswith(".toml") else name)]
 
 
 class RequestClassConfig(Section):
@@ -175,18 +175,14 @@ class ServingConfig(Section):
         "tpot_budget_ms = 20 }]. Other requests have those above. Lending leaves room for the smallest TTFT budget.",
     )
     max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
-    max_total_tokens: PositiveInt | None = Field(
-        default=None, description="KV-cache slots, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores."
-    )
+    max_total_tokens: PositiveInt | None = Field(default=None, description="KV-cache slots. Default: by `kv_bytes`.")
     port: Port | None = Field(default=None, description="HTTP port of the first device; others count up.")
     extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
 
 
 class RolloutConfig(Section):
     model: str = Field(default="frozenlake-tiny", description="Folder or id of the policy's first checkpoint.")
-    max_total_tokens: PositiveInt | None = Field(
-        default=None, description="KV-cache slots. Default: `kv_bytes` minus headroom on a GPU, 32768 on cores."
-    )
+    max_total_tokens: PositiveInt | None = Field(default=None, description="KV-cache slots. Default: by `kv_bytes`.")
     tokenizer: bool = Field(default=True, description="False: engines refuse `stop`, grammars and minimum lengths.")
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
     max_concurrent: PositiveInt = Field(default=64, description="Maximum turns in flight on one rollout engine.")
@@ -212,13 +208,10 @@ class CoservingConfig(Section):
     holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
     holdout_washout_s: DayS = Field(default=60.0, description="Seconds after a lease without comparison of requests.")
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
-    recorded_requests_per_s_max: PositiveFloat = Field(
-        default=20.0, description="Serving requests of a device that get a row each; beyond, a row is for several."
-    )
+    recorded_requests_per_s_max: PositiveFloat = Field(default=20.0, description="Maximum rate of request rows.")
     activation: Literal["resident", "leased"] = Field(
         default="resident",
-        description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: during leases "
-        "(which begin up to 5 s later) and syncs.",
+        description="When rollout memory is on a lent GPU: always, or in leases, which begin up to 5 s later.",
     )
     drift_audit_s: DayS = Field(default=300.0, description="Seconds without a sync until weights are checked. 0: off.")
     meter_s: DayS = Field(default=1.0, description="Seconds between readings of power and use of a device. 0: off.")
@@ -236,10 +229,7 @@ class CoservingConfig(Section):
 
 
 class TrafficConfig(Section):
-    trace: Annotated[str, AfterValidator(_whole_trace)] = Field(
-        default="none",
-        description="Serving traffic of the demo: a CSV in the columns of the public Azure traces, or `bursty`.",
-    )
+    trace: TraceText = Field(default="none", description="A CSV in the columns of the Azure traces, or `bursty`.")
     requests_per_s_max: PositiveFloat = Field(default=0.9, description="Maximum mean rate; the rest is left out.")
     prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile of scaled prompts.")
     output_tokens_max: PositiveInt = Field(default=10, description="99th percentile of scaled outputs.")
@@ -253,9 +243,7 @@ class TaskConfig(Section):
         "`rose.environments`. All but `frozenlake` need a chat model as `rollout.model`.",
     )
     options: dict[str, Any] = Field(default={}, description="Arguments of the environment, as in { digits = 3 }.")
-    python: Annotated[str, AfterValidator(lambda path: str(_absolute_path(Path(path))))] | None = Field(
-        default=None, description="Python that runs the environment. Default: the trainer's."
-    )
+    python: ProgramText | None = Field(default=None, description="Python of the environment. Default: the trainer's.")
     threshold: float | None = Field(default=None, description="Smallest accepted reward. Default: the environment's.")
     recheck_share: Share = Field(default=0.1, description="Share of accepted trajectories that `recheck` judges again.")
     answer_tokens_max: PositiveInt = Field(default=256, description="Maximum tokens of a turn. Not for `frozenlake`.")
@@ -308,10 +296,7 @@ class OriginsConfig(Section):
 
 
 class ArchiveConfig(Section):
-    to: PlaceText | None = Field(
-        default=None,
-        description="Destination for old events: a folder of the first host, or a URL such as s3://bucket/prefix.",
-    )
+    to: PlaceText | None = Field(default=None, description="Folder of the first host, or a URL: s3://bucket/prefix.")
     after_days: float | None = Field(default=None, gt=0, le=36_500, description="Age of archived events, in days.")
     delete: bool = Field(default=False, description="Remove archived events from the ledger.")
 
@@ -333,26 +318,17 @@ class FleetConfig(Section):
     ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
     host: str = Field(default="", pattern=rf"^({_HOST_NAME})?$", description="Name of this host for ledger writers.")
     cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that ROSE creates.")
-    price_book: PriceBookText | None = Field(
-        default=None,
-        description="A TOML file, or `example` for invented prices. Default: the ledger's adopted book "
-        "(`rose price FILE --adopt`), or ROSE_PRICE_BOOK.",
-    )
-    tags: dict[TagName, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
-        default={},
-        description='Payers, as in { team = "research", serving_team = "chat" }; exports have other tags unchanged.',
+    price_book: PriceBookText | None = Field(default=None, description="TOML file or `example`. Default: adopted book.")
+    tags: dict[TagName, TagText] = Field(
+        default={}, description='Payers, as in { team = "research", serving_team = "chat" }, and other tags.'
     )
     state: PathText = Field(default=private_files.STATE, description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(default=[], description="`[[host]]` tables. The first has controller and ledger.")
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default=ServingConfig(), description="The serving engine.")
-    serving_models: dict[TagName, ServingConfig] = Field(
-        default={}, description="Other serving engines: `[serving_models.NAME]` tables with the fields of `[serving]`."
-    )
+    serving_models: dict[TagName, ServingConfig] = Field(default={}, description="`[serving_models.NAME]` tables.")
     rollout: RolloutConfig = Field(default=RolloutConfig(), description="The rollout engines.")
-    rollout_models: dict[TagName, RolloutConfig] = Field(
-        default={}, description="Other models of runs: `[rollout_models.NAME]` tables with the fields of `[rollout]`."
-    )
+    rollout_models: dict[TagName, RolloutConfig] = Field(default={}, description="`[rollout_models.NAME]` tables.")
     coserving: CoservingConfig = Field(default=CoservingConfig(), description="Lending of devices.")
     traffic: TrafficConfig = Field(default=TrafficConfig(), description="Serving traffic to replay.")
     task: TaskConfig = Field(default=TaskConfig(), description="Task of the policy.")
@@ -377,8 +353,8 @@ class FleetConfig(Section):
     @property
     def rollouts(self) -> dict[str, RolloutConfig]:
         """Return the tables of rollout models by name, the default first."""
-        more = {f"rollout_models.{name}": table for name, table in self.rollout_models.items()}
-        return {"rollout": self.rollout, **more}
+        tables = {f"rollout_models.{name}": table for name, table in self.rollout_models.items()}
+        return {"rollout": self.rollout, **tables}
 
     def serving_on(self, device: DeviceConfig) -> ServingConfig:
         return self.serving if device.serving_model is None else self.serving_models[device.serving_model]
@@ -409,15 +385,11 @@ def warnings(config: FleetConfig, path: Path) -> list[str]:
 
 def parse(text: str, source: str) -> FleetConfig:
     """Return the fleet in a text, which errors call `source`. Raises ConfigError."""
-    if source.endswith(".json"):
-        try:
-            return FleetConfig.model_validate_json(text)
-        except ValidationError as error:
-            raise ConfigError(f"config {source}:\n{explain(error, FleetConfig)}")
+    form, read = ("JSON", json.loads) if source.endswith(".json") else ("TOML", tomllib.loads)
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"config {source} is not valid TOML: {error}")
+        data = read(text)
+    except ValueError as error:
+        raise ConfigError(f"config {source} is not valid {form}: {error}")
     return validated(data, source)
 
 

@@ -37,8 +37,8 @@ def example() -> str:
         else:
             # An empty table would refuse added `[NAME.KEY]` tables.
             scalars.append(_field(name, field, None if field.default == {} else field.default))
-    first, second = _fields(DeviceConfig, serving), _fields(DeviceConfig, rollout, explained=False)
-    devices = _EXAMPLE_DEVICES.format(serving=first, rollout=second)
+    serving_table, rollout_table = _fields(DeviceConfig, serving), _fields(DeviceConfig, rollout, explained=False)
+    devices = _EXAMPLE_DEVICES.format(serving=serving_table, rollout=rollout_table)
     return _EXAMPLE_HEAD + "\n" + "".join(scalars) + _hosts() + devices + "".join(tables)
 
 
@@ -50,10 +50,9 @@ def _hosts() -> str:
 
 
 def _fields(section: type[Section], values: dict[str, object], *, explained: bool = True) -> str:
-    return "".join(
-        _field(name, field, values.get(name, field.get_default()), explained=explained)
-        for name, field in section.model_fields.items()
-    )
+    fields = section.model_fields
+    values = {name: field.get_default() for name, field in fields.items()} | values
+    return "".join(_field(name, field, values[name], explained=explained) for name, field in fields.items())
 
 
 def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True) -> str:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rose import client
-from rose.client import control
 from rose.client.publishing import Publication
 from rose.events import Turn
 from rose.ledger.files.layout import LedgerError
@@ -76,7 +75,7 @@ def test_prompts_come_back_as_generations_in_their_order(tmp_path):
 
 
 def test_a_client_whose_turns_wait_is_told_what_for(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(control, "STALLED_S", 0.3)
+    monkeypatch.setattr("rose.client.run.STALLED_S", 0.3)
     monkeypatch.setattr("rose.client.run.PROGRESS_S", 0.1)
     engine = Engine()
     engine.failed = "version 0 and the engine differ in tensors"
@@ -394,8 +393,8 @@ def test_what_cannot_be_recorded_or_judged_is_refused_here(tmp_path):
             run.judge(generations, [1.0], verifier="v")
         with pytest.raises(client.ClientError, match="rewards has 2 values for 1 generations"):
             run.judge(generations, [1.0, 2.0], verifier="v")
-        with pytest.raises(client.ClientError, match="trajectory_ids has 1 names for 2 prompts"):
-            run.generate([[1], [2]], trajectory_ids=["a"])
+        with pytest.raises(client.ClientError, match="group_ids has 1 names for 2 prompts"):
+            run.generate([[1], [2]], group_ids=["a"])
         with pytest.raises(client.ClientError, match=r"unknown labels \['gruop_id'\]"):
             asyncio.run(run.turn([1], gruop_id="g"))
         with pytest.raises(client.ClientError, match="max_new_tokens"):

@@ -14,10 +14,11 @@ from rose.client.generation import Generate, GenerationLost
 from rose.config import TaskConfig
 from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentFailedError, Playable
-from rose.runtime.rollout.trajectory import Game, Trajectory, Verifier
+from rose.runtime.rollout.environments.protocol import Traits
+from rose.runtime.rollout.trajectory import Game, Trajectory
 
 logger = logging.getLogger(__name__)
-_RECORDED = (
+_TRAJECTORY_FIELDS = (
     *("task", "outcome", "turns", "prompt_tokens", "output_tokens", "answer_tokens"),
     *("duration_ns", "tool_calls", "tool_ns", "reason"),
 )
@@ -26,9 +27,8 @@ _RECORDED = (
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
     task: TaskConfig
-    verifier: Verifier
+    traits: Traits
     conversation: Conversation | None = None
-    rechecks: bool = False
 
 
 async def play(rules: Rules, environment: Playable, generate: Generate, game: Game, step: int) -> Trajectory:
@@ -38,7 +38,7 @@ async def play(rules: Rules, environment: Playable, generate: Generate, game: Ga
         group_id=game.group_id,
         step=step,
         task=rules.task.environment,
-        verifier=rules.verifier,
+        traits=rules.traits,
     )
     began_ns = time.monotonic_ns()
     await _Episode(rules, environment, generate, trajectory).play(game.seed)
@@ -109,7 +109,7 @@ class _Episode:
 
     def _is_rechecked(self) -> bool:
         """Return whether to recheck, drawn by the name so that a repeated trajectory gets the same result."""
-        if not self._rules.rechecks or self._trajectory.reward < self._rules.verifier.threshold:
+        if not self._rules.traits.rechecks or not self._trajectory.accepted:
             return False
         drawn = int.from_bytes(hashlib.sha256(self._trajectory.trajectory_id.encode()).digest()[:8]) / 2**64
         return drawn < self._rules.task.recheck_share
@@ -123,17 +123,17 @@ class _Episode:
 
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
     """Return a trajectory's event. `trainer_version` learns from the trajectory."""
-    counts = {name: getattr(trajectory, name) for name in _RECORDED}
+    counts = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
     return events.Trajectory(**_labels(trajectory), **counts, staleness=trajectory.staleness(trainer_version))
 
 
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
     return events.Verdict(
         **_labels(trajectory),
-        verifier=trajectory.verifier.name,
-        verifier_version=trajectory.verifier.version,
+        verifier=trajectory.traits.verifier,
+        verifier_version=trajectory.traits.verifier_version,
         reward=trajectory.reward,
-        threshold=trajectory.verifier.threshold,
+        threshold=trajectory.traits.threshold,
         accepted=trajectory.accepted,
         correct=trajectory.correct,
         stale=stale,

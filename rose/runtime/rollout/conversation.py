@@ -14,10 +14,6 @@ Messages = Sequence[Mapping[str, str]]
 _ANSWERED = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "."}]
 
 
-class ConversationError(UserError):
-    """The rollout model has no tokenizer with a chat template."""
-
-
 class Conversation:
     """Converts messages to token ids by a checkpoint's chat template. Sampled tokens are never encoded again."""
 
@@ -30,9 +26,9 @@ class Conversation:
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint)
         except (OSError, ValueError) as error:
-            raise ConversationError(_message(checkpoint, str(error).partition("\n")[0])) from None
+            raise UserError(_message(checkpoint, str(error).partition("\n")[0])) from None
         if self._tokenizer.chat_template is None or self._tokenizer.eos_token is None:
-            raise ConversationError(_message(checkpoint, "its tokenizer has no chat template or no end-of-text token"))
+            raise UserError(_message(checkpoint, "its tokenizer has no chat template or no end-of-text token"))
         self._end: str = self._tokenizer.eos_token
         self.stop_token_ids: list[int] = [self._tokenizer.eos_token_id]
 

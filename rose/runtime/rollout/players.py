@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import queue
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentWorkers, Here, Playable
 from rose.runtime.rollout.environments.protocol import FROZENLAKE, Traits
 from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, FrozenLake
-from rose.runtime.rollout.trajectory import Game, Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Game, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +53,8 @@ class Task:
         self.config = config
         self._workers = None if config.environment == FROZENLAKE else EnvironmentWorkers(config)
         self.traits = Traits.of(FrozenLake, FROZENLAKE) if self._workers is None else self._workers.traits
+        if config.threshold is not None:
+            self.traits = replace(self.traits, threshold=config.threshold)
 
     def __enter__(self) -> Task:
         return self
@@ -62,26 +64,14 @@ class Task:
             self._workers.close()
 
     def rules(self, checkpoint: Path | None) -> Rules:
-        traits, threshold = self.traits, self.config.threshold
-        assert traits.token_ids or checkpoint is not None
-        return Rules(
-            task=self.config,
-            verifier=Verifier(
-                name=traits.verifier,
-                version=traits.verifier_version,
-                threshold=traits.threshold if threshold is None else threshold,
-            ),
-            conversation=None if traits.token_ids or checkpoint is None else Conversation(checkpoint),
-            rechecks=traits.rechecks,
-        )
+        assert self.traits.token_ids or checkpoint is not None
+        conversation = None if self.traits.token_ids or checkpoint is None else Conversation(checkpoint)
+        return Rules(task=self.config, traits=self.traits, conversation=conversation)
 
-    @asynccontextmanager
-    async def environment(self, number: int) -> AsyncIterator[Playable]:
+    def environment(self, number: int) -> AbstractAsyncContextManager[Playable]:
         if self._workers is None:
-            yield Here(FrozenLake(self.config, slip_seed=number))
-        else:
-            async with self._workers.open() as environment:
-                yield environment
+            return nullcontext(Here(FrozenLake(self.config, slip_seed=number)))
+        return self._workers.open()
 
 
 class Players:

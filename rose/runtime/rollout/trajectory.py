@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rose.runtime.rollout.environments.protocol import Traits
+
 NOT_GENERATED = -1  #: Version of a token that no policy generated.
 
 
@@ -44,13 +46,6 @@ class Game:
     number: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verifier:
-    name: str
-    version: str | None
-    threshold: float  #: Smallest accepted reward.
-
-
 @dataclass(kw_only=True, slots=True)
 class Trajectory(Transcript):
     """A trajectory with its result, which is final once the trajectory was played."""
@@ -59,7 +54,7 @@ class Trajectory(Transcript):
     group_id: str
     step: int
     task: str
-    verifier: Verifier
+    traits: Traits
     outcome: Literal["finished", "truncated", "lost"] = "truncated"
     reward: float = 0.0
     duration_ns: int = 0
@@ -73,7 +68,7 @@ class Trajectory(Transcript):
 
     @property
     def accepted(self) -> bool:
-        return self.reward >= self.verifier.threshold
+        return self.reward >= self.traits.threshold
 
     @property
     def output_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""The tokens of the built-in policy: a small vocabulary of whole words. An example (see `text`):
+"""The tokens of the built-in policy: a small vocabulary of whole words. An example:
 
     BOS START F01 H02 F03 F10 ... GOAL    the board, cell by cell: kind, row, column
     AT00                                  where the player stands
@@ -8,7 +8,6 @@
 Ids are part of every saved checkpoint, so append names and never reorder them."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 SIDE_MAX = 8
@@ -40,10 +39,6 @@ def at(row: int, col: int) -> int:
 
 def on_board(tile: str, row: int, col: int) -> int:
     return _ID[f"{tile}{row}{col}"] if tile in "FH" else TILES[tile]
-
-
-def text(ids: Sequence[int]) -> str:
-    return " ".join(NAMES[i] if 0 <= i < len(NAMES) else f"<{i}>" for i in ids)
 
 
 def save_tokenizer(folder: Path) -> None:

@@ -12,8 +12,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.routing import DemandFacts, wanted_ns
 from rose.runtime.scheduling import messages
-from rose.runtime.scheduling.demand import Demand, differs
-from rose.runtime.scheduling.devices import Devices
+from rose.runtime.scheduling.devices import Demand, Devices, differs
 from rose.runtime.scheduling.engines.assignment import Assignment, Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
 from rose.runtime.scheduling.messages import Heartbeat, HeartbeatReply, Terms

@@ -1,14 +1,14 @@
-"""The devices as their agents report them, and the clock offsets of their hosts."""
+"""The devices as their agents report them, the demand for them, and the clock offsets of their hosts."""
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rose.clock import utc_us
 from rose.event_fields import INSTANT_NS_MAX
 from rose.events import Clock
 from rose.runtime.policy.lending import Reason
-from rose.runtime.scheduling.demand import Answers
-from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
+from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HeartbeatReply, HostFacts
 from rose.runtime.scheduling.refusals import RefusedError
 
 #: An offset comes from the least delayed reading. Each reading is the quickest message of one second.
@@ -17,6 +17,44 @@ _READING_NS = 1_000_000_000
 _STEP_NS = 5_000_000  # Larger jumps of a wall clock are recorded.
 _MOVED_NS = 60_000_000_000  # Minimum time between two events of drift.
 FORGET_NS = 3600 * 1_000_000_000
+HOLD_NS = 1_000_000_000  # The next turn of a trajectory comes soon.
+
+
+def differs(reply: HeartbeatReply, previous: HeartbeatReply) -> bool:
+    """Return whether the agent needs a new answer. A longer wanted time alone must have doubled."""
+    skipped: dict[str, object] = {"seq": 0, "renew": [], "wanted_ns": {}}
+    return (
+        reply.model_copy(update=skipped) != previous.model_copy(update=skipped)
+        or reply.wanted_ns.keys() != previous.wanted_ns.keys()
+        or any(value >= 2 * previous.wanted_ns[engine] for engine, value in reply.wanted_ns.items())
+    )
+
+
+class Demand:
+    def __init__(self) -> None:
+        self._recent: dict[str, tuple[int, int]] = {}  # By engine: the last wanted time, and its expiry.
+
+    def assess(self, engines_ns: Mapping[str, int], now_ns: int) -> dict[str, int]:
+        for engine_id, value in engines_ns.items():
+            self._recent[engine_id] = (value, now_ns + HOLD_NS)
+        self._recent = {engine_id: recent for engine_id, recent in self._recent.items() if recent[1] > now_ns}
+        return {engine_id: value for engine_id, (value, _) in self._recent.items()}
+
+
+class Answers:
+    """The last answer to a device. Numbers start at the time of day, so they rise across restarts."""
+
+    def __init__(self) -> None:
+        self._last: HeartbeatReply | None = None
+
+    def due(self, seen: int, reply: HeartbeatReply) -> bool:
+        return self._last is None or self._last.seq != seen or differs(reply, self._last)
+
+    def give(self, seen: int, reply: HeartbeatReply) -> HeartbeatReply:
+        if self._last is None or self.due(seen, reply):
+            number = utc_us() if self._last is None else self._last.seq + 1
+            self._last = reply.model_copy(update={"seq": number})
+        return reply.model_copy(update={"seq": self._last.seq})
 
 
 @dataclass(slots=True)

@@ -1,9 +1,8 @@
 """Explains why a turn waits, and why a device is not lent, also in `hold` events."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rose.clock import utc_us
 from rose.events import Hold
 from rose.runtime.policy.lending import EngineState, LendingFacts, Reason, why_not_lent
 from rose.runtime.scheduling.devices import Device
@@ -101,46 +100,35 @@ class Obstacles:
         )
 
 
-@dataclass(slots=True)
-class _OpenHold:
-    worker: Worker
-    run_id: str | None
-    reason: Reason
-    at_us: int
-    since_ns: int
-
-
 class Holds:
     def __init__(self, record: Callable[[Hold], None]) -> None:
         self._record = record
-        self._open: dict[str, _OpenHold] = {}
+        self._open: dict[str, tuple[Hold, int]] = {}  # By engine: its hold, and the start in monotonic nanoseconds.
         self.looked_ns = 0
 
     def look(self, unlent: Mapping[str, tuple[Worker, Reason]], now_ns: int) -> None:
         self.looked_ns = now_ns
-        for engine_id, hold in list(self._open.items()):
+        for engine_id, (hold, since_ns) in list(self._open.items()):
             worker, reason = unlent.get(engine_id, (None, None))
-            if worker is None or reason is None or (worker.assigned, reason.name) != (hold.run_id, hold.reason.name):
+            if worker is None or reason is None or (worker.assigned, reason.name) != (hold.rl_run_id, hold.reason):
                 self._end(engine_id, now_ns)
                 continue
-            hold.reason = reason  # Its text has newer figures.
-            if now_ns - hold.since_ns >= HOLD_NS:
+            self._open[engine_id] = replace(hold, explanation=reason.text), since_ns  # The text has newer figures.
+            if now_ns - since_ns >= HOLD_NS:
                 self._end(engine_id, now_ns)
         for engine_id, (worker, reason) in unlent.items():
             if reason.name not in _ELSEWHERE and engine_id not in self._open:
-                self._open[engine_id] = _OpenHold(worker, worker.assigned, reason, utc_us(), now_ns)
+                hold = Hold(
+                    device_id=worker.report.device_id,
+                    engine_id=engine_id,
+                    reason=reason.name,
+                    explanation=reason.text,
+                    count=1,
+                    duration_ns=0,
+                    rl_run_id=worker.assigned,
+                )
+                self._open[engine_id] = hold, now_ns
 
     def _end(self, engine_id: str, now_ns: int) -> None:
-        hold = self._open.pop(engine_id)
-        self._record(
-            Hold(
-                at_us=hold.at_us,
-                device_id=hold.worker.report.device_id,
-                engine_id=engine_id,
-                reason=hold.reason.name,
-                explanation=hold.reason.text,
-                count=1,
-                duration_ns=now_ns - hold.since_ns,
-                rl_run_id=hold.run_id,
-            )
-        )
+        hold, since_ns = self._open.pop(engine_id)
+        self._record(replace(hold, duration_ns=now_ns - since_ns))

@@ -14,7 +14,7 @@ _RUN_FACTS = (
     *("run_id", "name", "team", "tags", "task", "model", "state", "outcome", "reason", "version", "step", "fence"),
     *("staleness_max", "weight", "priority", "trainer_device", "opened_us", "closed_us"),
 )
-_REPORTED = {
+_REPORT_FACTS = {
     *("engine_id", "borrowed", "model", "token_ids_only", "run_id", "capacity"),
     *("fault", "failed", "lease_id", "slack_ok", "beside"),
 }
@@ -54,8 +54,8 @@ def run_status(controller: Controller, run: Run) -> dict[str, Any]:
 def missing(controller: Controller, now_ns: int) -> list[str]:
     silent = [device for device in controller.devices.values() if now_ns - device.due_ns > SILENCE_MAX_NS]
     names = controller.devices.keys()
-    absent = (name for name in controller.devices.expected if name not in names)
-    lacking = [f"device {name}: its agent has not reported" for name in absent]
+    missing_names = (name for name in controller.devices.expected if name not in names)
+    lacking = [f"device {name}: its agent has not reported" for name in missing_names]
     if not names and not lacking:
         lacking.append("no agent has reported")
     lacking += [
@@ -75,8 +75,8 @@ def hosts(controller: Controller) -> list[dict[str, Any]]:
     """Return the newest facts of each host. `waits` tells why its events are late."""
     devices = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
     newest = {device.host or device.device_id: device.host_facts for device in devices if device.host_facts is not None}
-    hosts_facts = sorted(newest.items())
-    return [{"host": name, **facts.model_dump(), "waits": _late_events(facts)} for name, facts in hosts_facts]
+    facts_by_host = sorted(newest.items())
+    return [{"host": name, **facts.model_dump(), "waits": _late_events(facts)} for name, facts in facts_by_host]
 
 
 def warnings(controller: Controller) -> list[str]:
@@ -113,7 +113,7 @@ def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, An
 
 def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, Any]:
     target = controller.assignment.target(worker)
-    return worker.report.model_dump(include=_REPORTED) | {
+    return worker.report.model_dump(include=_REPORT_FACTS) | {
         "alive": worker.facts.alive(now_ns),
         "policy_version": worker.held_version,
         "assigned_run_id": worker.assigned,

@@ -14,7 +14,7 @@ from rose.runtime.scheduling.engines.assignment import Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
 from rose.runtime.scheduling.refusals import RefusedError, error_body
 from rose.runtime.scheduling.runs.answers import AnswerStore
-from rose.runtime.scheduling.runs.recorder import Recorder, turn_fields
+from rose.runtime.scheduling.runs.recorder import Recorder, turn_events
 from rose.runtime.scheduling.turns.answer import Tokens, array
 from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
 from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Trajectories, Turn
@@ -153,17 +153,17 @@ class TurnService:
             status, answer = await self._run(turn, load)
         finally:
             load.end(turn)
-            fields = turn_fields(turn, self.recorder.fleet_run_id)
+            attempts = turn_events(turn, self.recorder.fleet_run_id)
             if status != 200:
                 load.failed += 1
                 self.queue.dispatch(monotonic_ns())
-                self.recorder.turn_ended(fields)
+                self.recorder.turn_ended(attempts)
         body = msgspec.json.encode(answer)
         if status == 200:
             if turn.key is not None:
-                self.answers.keep(turn.run_id, turn.key, digest, body, msgspec.json.encode(fields))
+                self.answers.keep(turn.run_id, turn.key, digest, body, msgspec.json.encode(attempts))
             self.answers.count(turn.run_id, load.completed, load.tokens)
-            self.recorder.turn_ended(fields)
+            self.recorder.turn_ended(attempts)
         return Outcome(status, body)
 
     async def _run(self, turn: Turn, load: Load) -> tuple[int, dict[str, Any]]:

@@ -31,7 +31,9 @@ def up_command(
     address: AddressOption = None,
     wait: Annotated[bool, typer.Option(help="Wait for the controller and hosts; engines load longer.")] = True,
     stay: Annotated[bool, typer.Option("--stay", help="Keep watching the fleet; fail if it is lost.")] = False,
-    down_on_stop: Annotated[bool, typer.Option("--down-on-stop", help="With --stay: down when stopped.")] = False,
+    down_on_stop: Annotated[
+        bool, typer.Option("--down-on-stop", help="With --stay: run `rose down --keep-runs` on Ctrl-C or SIGTERM.")
+    ] = False,
 ) -> None:
     """Start a fleet, or find a running fleet. The fleet outlives this command."""
     from rose import config as configuration

@@ -47,12 +47,11 @@ class ControllerActor:
         self._plan = plan = process.load(ControllerPlan, plan)
         self._doing = "starting"
         self._stopped = threading.Event()
-        self._say = log_to(plan.logs / "controller.log")
+        log = plan.logs / "controller.log"
+        self._say = log_to(log)
         self._loop = uvloop.new_event_loop()
         self._ending = asyncio.Event()
-        self._thread = process.start_part(
-            "controller", lambda: self._loop.run_until_complete(self._run()), plan.logs / "controller.log"
-        )
+        self._thread = process.start_part("controller", lambda: self._loop.run_until_complete(self._run()), log)
 
     def report(self) -> Report:
         return Report(doing=self._doing, pid=os.getpid())

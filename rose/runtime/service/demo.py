@@ -90,12 +90,10 @@ def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Out
             say("stopping: the current step is lost, recorded events stay")
             stopping.set()
 
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with ExitStack() as stack:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            stack.callback(signal.signal, number, signal.signal(number, on_signal))
         outcome = run(config, say, stopping, seconds_max)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
     say(f"stopped after {outcome.steps} steps" if outcome.stopped else "done")
     return outcome
 
@@ -128,7 +126,7 @@ def main() -> None:
     fleet_memory = FleetMemory(config)
     if (remembered := fleet_memory.read()) is None:
         return  # The process put the fleet down itself.
-    say = log_to(fleet_memory.logs / "demo.log")
+    say = log_to(fleet_memory.folder / "logs" / "demo.log")
     say("the demo has ended: putting its fleet down")
     try:
         _put_down(config, remembered.run_id, say)

@@ -130,8 +130,8 @@ class GcsWatch:
     def fault(self) -> str | None:
         if (since := self._since) is None:
             return None
-        away = f"Ray's GCS on {self._host} ({self._address}) does not answer since {since} UTC"
-        return f"{away}. Lending continues; dead parts do not restart. Run `rose up`; start a Ray of your own first"
+        problem = f"Ray's GCS on {self._host} ({self._address}) does not answer since {since} UTC"
+        return f"{problem}. Lending continues; dead parts do not restart. Run `rose up`; start a Ray of your own first"
 
     def _watch(self) -> None:
         while True:

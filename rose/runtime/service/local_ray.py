@@ -24,6 +24,11 @@ _START_TIMEOUT_S = 120.0
 _RECORD, _TOKEN = "ray.json", "ray.token"
 _LINK = "ray.folder"  # Link to the folder with Ray's sockets and logs.
 
+_OPTIONS = (
+    *("--head", "--port=0", "--include-dashboard=false", "--disable-usage-stats"),
+    *("--num-cpus=0", "--no-monitor", "--include-log-monitor=false"),
+)
+
 #: Environment of a fleet's Ray, also of one started by hand (docs/fleet.md).
 ENVIRONMENT = {
     # Not every user can lower Ray's default of 15.
@@ -45,20 +50,9 @@ def start(folder: Path) -> str:
     use_token(folder)
     private_files.make_linked(folder / _LINK, Path("/tmp"), "rose-ray-")  # Socket paths have at most 107 characters.
     temporary = _temporary(folder)
-    command = [
-        str(Path(sys.executable).with_name("ray")),
-        "start",
-        "--head",
-        "--port=0",
-        f"--temp-dir={temporary}",
-        "--include-dashboard=false",
-        # Another Ray may have the option's default port.
-        f"--ray-client-server-port={free_port()}",
-        "--disable-usage-stats",
-        "--num-cpus=0",
-        "--no-monitor",
-        "--include-log-monitor=false",
-    ]
+    # Another Ray may have the option's default port.
+    options = (*_OPTIONS, f"--temp-dir={temporary}", f"--ray-client-server-port={free_port()}")
+    command = [str(Path(sys.executable).with_name("ray")), "start", *options]
     try:
         done = subprocess.run(
             command,

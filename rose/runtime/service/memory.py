@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import secrets
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rose import private_files
 from rose.errors import UserError
+from rose.ledger.files import layout
 from rose.runtime.places import hosts_by_device, make_state, state_folder
 
 if TYPE_CHECKING:
@@ -54,10 +54,6 @@ class FleetMemory:
         self._config = config
 
     @property
-    def logs(self) -> Path:
-        return self.folder / "logs"
-
-    @property
     def controller(self) -> Path:
         """Return the controller's folder, whose name no host can have."""
         return self.folder / ".controller"
@@ -66,15 +62,13 @@ class FleetMemory:
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
         """Lock the fleet and yield True. Without `say`, yield False instead of waiting."""
         make_state(self.folder)
-        with (self.folder / "fleet.lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if say is None:
-                    yield False
-                    return
-                say(f"waiting for another command that starts or ends fleet {self._config.name!r}")
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = self.folder / "fleet.lock"
+        if layout.is_locked(lock):
+            if say is None:
+                yield False
+                return
+            say(f"waiting for another command that starts or ends fleet {self._config.name!r}")
+        with layout.locked(lock):
             yield True
 
     def read(self) -> Remembered | None:

@@ -60,7 +60,8 @@ def ensure(plan: HostPlan) -> dict[str, str]:
             return urls(plan)
         planned = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
         private_files.write(state / _PLAN, json.dumps(planned))
-        _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _last_record(state).get("ports", {})})
+        record = {"urls": {}, "failures": {}, "fork_server": None, "ports": _last_record(state).get("ports", {})}
+        private_files.write(state / _RECORD, json.dumps(record))
         # Ray ends this process with its attached children.
         command = ["setsid", "--fork", sys.executable, "-m", _MODULE, str(state), str(lock.fileno())]
         null = subprocess.DEVNULL
@@ -93,8 +94,8 @@ def stop(plan: HostPlan) -> None:
         if process is not None and runs(plan):
             process.send_signal(signal.SIGTERM)
         if time.monotonic() > deadline_s:
-            late = f"the process of the serving engines did not end within {_STOP_TIMEOUT_S:.0f} s"
-            raise DeploymentError(f"{late}: end the process with {plan.state / _LOCK} open (`fuser` shows it)")
+            problem = f"the process of the serving engines did not end within {_STOP_TIMEOUT_S:.0f} s"
+            raise DeploymentError(f"{problem}: end the process with {plan.state / _LOCK} open (`fuser` shows it)")
         time.sleep(_LOOK_S / 5)
     for kept in (plan.state / _RECORD, plan.memory / _FREE):
         kept.unlink(missing_ok=True)
@@ -146,12 +147,6 @@ def _last_record(state: Path) -> dict[str, Any]:
         record: dict[str, Any] = json.loads((state / _RECORD).read_text())
         return record
     return {}
-
-
-def _put(state: Path, record: dict[str, Any]) -> None:
-    partial = state / f".{_RECORD}.partial"
-    partial.write_text(json.dumps(record))
-    partial.replace(state / _RECORD)
 
 
 def _port(url: str) -> int:
@@ -288,7 +283,7 @@ class _Owner:
             "fork_server": None if self._fork_server is None else str(self._fork_server.path),
         }
         try:
-            _put(self._plan.state, record)
+            private_files.write(self._plan.state / _RECORD, json.dumps(record))
             self._unwritten = None
         except OSError as error:
             if self._unwritten != str(error):

@@ -59,9 +59,8 @@ def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
     return logger.info
 
 
-def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
+def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> None:
     """Copy each long log to `NAME.old.log` and truncate it. Engines keep their logs open."""
-    rotated = []
     for log in sorted(folder.glob("*.log")):
         with suppress(OSError):
             if not log.name.endswith(".old.log") and log.stat().st_size > bytes_max:
@@ -72,8 +71,6 @@ def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
                     old.unlink(missing_ok=True)
                 with log.open("r+b") as file:
                     file.truncate(0)
-                rotated.append(log)
-    return rotated
 
 
 def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:

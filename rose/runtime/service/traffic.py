@@ -24,16 +24,12 @@ from rose.runtime.traffic.trace import fit, open_trace
 from rose.terminal import echo, user_errors
 
 
-class TrafficError(UserError):
-    """The file names no trace, or no serving engine answers."""
-
-
 async def replay(config: FleetConfig) -> None:
     trace, remembered = open_trace(config.traffic), FleetMemory(config).read()
     if trace is None:
-        raise TrafficError("traffic.trace is 'none': name a CSV in the columns of the public Azure traces, or 'bursty'")
+        raise UserError("traffic.trace is 'none': name a CSV in the columns of the public Azure traces, or 'bursty'")
     if remembered is None:
-        raise TrafficError(f"no fleet {config.name!r} runs on this host: `rose up` starts it")
+        raise UserError(f"no fleet {config.name!r} runs on this host: `rose up` starts it")
     plan = HostPlan(config=config, host=places.hosts(config)[0].name, run_id=remembered.run_id, controller_url="")
     own, urls = plan.own, owner.urls(plan)
     serving = [device for device in own.device if device.pool == "serving"]
@@ -43,7 +39,7 @@ async def replay(config: FleetConfig) -> None:
         replays = []
         for number, device in enumerate(serving):
             if (url := device.serving_url or urls.get(device.id)) is None:
-                raise TrafficError(f"no serving engine of device {device.id!r} answers yet: see `rose status`")
+                raise UserError(f"no serving engine of device {device.id!r} answers yet: see `rose status`")
             promised = config.serving_on(device)
             target = Target(
                 url=url,
@@ -61,20 +57,17 @@ async def replay(config: FleetConfig) -> None:
 
 
 async def _until_stopped(replays: list[Replay]) -> None:
-    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop, running = asyncio.get_running_loop(), asyncio.gather(*(replay.run() for replay in replays))
+
+    def stop() -> None:
+        for replay in replays:
+            replay.stop()
+        loop.call_later(5.0, running.cancel)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
-    running = [asyncio.create_task(replay.run()) for replay in replays]
-    waiting = asyncio.create_task(stopping.wait())
-    await asyncio.wait([waiting, *running], return_when=asyncio.FIRST_COMPLETED)
-    for replay in replays:
-        replay.stop()
-    _, late = await asyncio.wait(running, timeout=5.0)
-    for task in (waiting, *late):
-        task.cancel()
-    for outcome in await asyncio.gather(*running, return_exceptions=True):
-        if isinstance(outcome, Exception):
-            raise outcome
+        loop.add_signal_handler(number, stop)
+    with suppress(asyncio.CancelledError):
+        await running
     completed, failed = (sum(getattr(replay.counts, name) for replay in replays) for name in ("completed", "failed"))
     echo(f"{completed} requests completed, {failed} failed", err=True)
 

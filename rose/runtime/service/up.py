@@ -392,8 +392,8 @@ def _ray_address(config: FleetConfig) -> str | None:
 
 
 def _unknown_ray(config: FleetConfig) -> UserError:
-    known = "which only its first host knows"
-    return UserError(f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray by --address, {known}")
+    hint = "which only its first host knows"
+    return UserError(f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray by --address, {hint}")
 
 
 def _join(config: FleetConfig, address: str, say: Say) -> Fabric:

@@ -90,12 +90,10 @@ class Replay:
         return self.counts
 
     def _calls(self, began_ns: int) -> Iterator[_Call]:
-        trace = self.fitted.trace
-        number = 0
+        trace, number = self.fitted.trace, 0
+        columns = (trace.arrival_ns.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist())
         while True:
-            for arrival, prompt, output in zip(
-                trace.arrival_ns.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
-            ):
+            for arrival, prompt, output in zip(*columns, strict=True):
                 request_id = f"{trace.name}-{self.seed}-{number:09d}"
                 yield _Call(request_id, began_ns + arrival, prompt, output, self._body(request_id, prompt, output))
                 number += 1

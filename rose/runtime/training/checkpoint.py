@@ -10,16 +10,18 @@ Each file is replaced as a whole. An event that is recorded again after a restar
 
 from __future__ import annotations
 
-import fcntl
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+from rose import private_files
 from rose.config import TaskConfig, TrainingConfig
 from rose.errors import UserError
 from rose.events import Step, Verdict
-from rose.ledger.files.layout import replace_file
+from rose.ledger.files import layout
+from rose.ledger.files.layout import TakenError
 
 if TYPE_CHECKING:
     from rose.runtime.training.trainer import Trainer
@@ -40,16 +42,14 @@ class Checkpoint:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = _locked(folder / "lock")
+            self._lock = layout.take(folder / "lock")
+        except TakenError as error:
+            raise CheckpointError(f"another trainer, pid {error}, works in {folder}: end it, or give another") from None
         except OSError as error:
             raise CheckpointError(f"--checkpoint {folder} cannot be used ({error.strerror}): give another") from None
 
-    @property
-    def weights(self) -> Path:
-        return self.folder / "weights"
-
     def close(self) -> None:
-        self._lock.close()
+        os.close(self._lock)
 
     def run_id(self) -> str | None:
         content = self._read("run.json")
@@ -64,8 +64,8 @@ class Checkpoint:
             recorded = content.get(table, now)
             for field in now.keys() - _MAY_CHANGE:
                 if recorded.get(field, now[field]) != now[field]:
-                    changed = f"{table}.{field} is {now[field]!r} but the run began with {recorded[field]!r}"
-                    raise CheckpointError(f"{changed}: restore it, or use another folder than {self.folder}")
+                    problem = f"{table}.{field} is {now[field]!r} but the run began with {recorded[field]!r}"
+                    raise CheckpointError(f"{problem}: restore it, or use another folder than {self.folder}")
 
     def save_update(self, trainer: Trainer, verdicts: list[Verdict], event: Step) -> None:
         pending = {"verdicts": [asdict(verdict) for verdict in verdicts], "step": asdict(event)}
@@ -95,16 +95,4 @@ class Checkpoint:
         return content
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        partial = self.folder / f"{name}.partial"
-        partial.write_text(json.dumps(content), encoding="utf-8")
-        replace_file(partial, self.folder / name)
-
-
-def _locked(path: Path) -> IO[str]:
-    file = path.open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise CheckpointError(f"another trainer works in {path.parent}: end it, or give another folder") from None
-    return file
+        private_files.write(self.folder / name, json.dumps(content))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rose.errors import UserError
 from rose.private_files import TemporaryFolder
 from rose.runtime.service.commands import MaybeFileOption, TokenOption, UrlOption
 from rose.terminal import echo, echo_data, user_errors
@@ -36,14 +37,14 @@ def train_command(
     from rose import config as configuration
     from rose.runtime.fleet import BACKGROUND_NICE
     from rose.runtime.service.console import find
-    from rose.runtime.training.train import TrainError, train
+    from rose.runtime.training.train import train
 
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with user_errors(), ExitStack() as stack:
         if resume and checkpoint is None:
-            raise TrainError("--resume needs --checkpoint: give the folder of the run")
+            raise UserError("--resume needs --checkpoint: give the folder of the run")
         fleet = None if config is None else configuration.load(config)
         controller = find(url, token, fleet)
         train(

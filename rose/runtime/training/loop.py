@@ -68,51 +68,45 @@ class _Rollouts:
 _Updated = tuple[list[Verdict], Step]
 
 
+@dataclass(slots=True, eq=False)
 class TrainLoop:
-    def __init__(
-        self,
-        run: Run,
-        training: TrainingConfig,
-        trainer: Trainer,
-        players: Players,
-        checkpoint: Checkpoint,
-        *,
-        train_time: TrainTime,
-        say: Callable[[str], None],
-        done: Callable[[Step], None],
-    ) -> None:
-        self._run, self._training, self._trainer = run, training, trainer
-        self._players, self._checkpoint, self._train_time = players, checkpoint, train_time
-        self._say, self._done = say, done
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rose-train")
-        #: The ledger has an earlier client's untrained trajectories under other names.
-        self._prefix = run.run_id if run.fence <= 1 else f"{run.run_id}-r{run.fence}"
-        self._rollouts: dict[int, _Rollouts] = {}
-        self._unrecorded: list[Trajectory] = []
-        self._recorded = self._said = self._repeated = time.monotonic()
+    run: Run
+    training: TrainingConfig
+    trainer: Trainer
+    players: Players
+    checkpoint: Checkpoint
+    train_time: TrainTime
+    say: Callable[[str], None]
+    done: Callable[[Step], None]
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="rose-train"))
+    _rollouts: dict[int, _Rollouts] = field(default_factory=dict)
+    _unrecorded: list[Trajectory] = field(default_factory=list)
+    _recorded: float = field(default_factory=time.monotonic)
+    _said: float = field(default_factory=time.monotonic)
+    _repeated: float = field(default_factory=time.monotonic)
 
-    def run(self) -> None:
+    def train(self) -> None:
         try:
             self._begin()
-            while self._trainer.version < self._training.steps:
-                self._run_step(self._trainer.version)
+            while self.trainer.version < self.training.steps:
+                self._run_step(self.trainer.version)
         finally:
             self._thread.shutdown(cancel_futures=True)
 
     def _begin(self) -> None:
-        update = self._checkpoint.load_update(self._trainer)
-        version = self._trainer.version
-        if self._run.version is not None and self._run.version > version:
-            late = f"{self._checkpoint.folder} is at version {version} and the run at {self._run.version}"
-            raise CheckpointError(f"{late}: give the run's last checkpoint")
+        update = self.checkpoint.load_update(self.trainer)
+        version = self.trainer.version
+        if self.run.version is not None and self.run.version > version:
+            problem = f"{self.checkpoint.folder} is at version {version} and the run at {self.run.version}"
+            raise CheckpointError(f"{problem}: give the run's last checkpoint")
         publish_ns = self._publish()
         if update is not None:
             judgements, step = update
-            self._say(f"continuing after step {step.step + 1} of {self._training.steps}")
+            self.say(f"continuing after step {step.step + 1} of {self.training.steps}")
             self._finish((judgements, _with_publish_time(step, publish_ns)))
 
     def _run_step(self, step: int) -> None:
-        for number in range(step, min(step + self._training.staleness_max + 1, self._training.steps)):
+        for number in range(step, min(step + self.training.staleness_max + 1, self.training.steps)):
             if number not in self._rollouts:
                 self._play(number)
         rollouts = self._rollouts[step]
@@ -126,12 +120,14 @@ class TrainLoop:
         self._finish(updating.result(), rollouts)
 
     def _play(self, step: int) -> None:
-        games = games_of(step, self._training, self._prefix)
+        # The ledger has an earlier client's untrained trajectories under other names.
+        prefix = self.run.run_id if self.run.fence <= 1 else f"{self.run.run_id}-r{self.run.fence}"
+        games = games_of(step, self.training, prefix)
         self._rollouts[step] = _Rollouts(step, len(games), monotonic_ns())
-        self._players.play(step, self._version_min(step), games)
+        self.players.play(step, self._version_min(step), games)
 
     def _version_min(self, step: int) -> int:
-        return max(0, step - self._training.staleness_max)
+        return max(0, step - self.training.staleness_max)
 
     def _play_lost(self) -> None:
         self._repeated = time.monotonic()
@@ -139,12 +135,12 @@ class TrainLoop:
             if lost := rollouts.take_lost():
                 step, reason = rollouts.step, lost[-1].trajectory.reason
                 again = f"{len(lost)} of {rollouts.games} trajectories were lost and start again"
-                self._say(f"step {step + 1}: {again}: {reason}")
-                self._players.play_again(step, self._version_min(step), [played.game for played in lost])
+                self.say(f"step {step + 1}: {again}: {reason}")
+                self.players.play_again(step, self._version_min(step), [played.game for played in lost])
 
     def _tend(self, timeout_s: float, beside: Future[_Updated] | None = None) -> None:
-        self._run.check()
-        for played in self._players.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
+        self.run.check()
+        for played in self.players.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
             trajectory = played.trajectory
             self._rollouts[trajectory.step].take(played)
             # A game that only waited for an engine leaves no record.
@@ -158,12 +154,12 @@ class TrainLoop:
         if now - self._said >= 5.0 and beside is None:
             self._said = now
             step, rollouts = min(self._rollouts.items())
-            self._say(f"step {step + 1}: {len(rollouts.trajectories)} of {rollouts.games} trajectories")
+            self.say(f"step {step + 1}: {len(rollouts.trajectories)} of {rollouts.games} trajectories")
 
     def _record_trajectories(self) -> None:
         self._recorded = time.monotonic()
         if self._unrecorded:
-            self._run.record(*self._unrecorded)
+            self.run.record(*self._unrecorded)
             self._unrecorded.clear()
 
     def _update(self, rollouts: _Rollouts) -> _Updated:
@@ -171,8 +167,8 @@ class TrainLoop:
         began_ns = monotonic_ns()
         # A fixed order makes an update depend only on the games.
         trajectories = sorted(rollouts.trajectories, key=lambda trajectory: _place(trajectory.trajectory_id))
-        with self._train_time.span():
-            stats = self._trainer.update(trajectories)
+        with self.train_time.span():
+            stats = self.trainer.update(trajectories)
             event = step_event(
                 rollouts.step,
                 stats,
@@ -182,24 +178,24 @@ class TrainLoop:
                 total_ns=monotonic_ns() - rollouts.began_ns,
             )
             judgements = verdicts(stats, trajectories)
-            self._checkpoint.save_update(self._trainer, judgements, event)
+            self.checkpoint.save_update(self.trainer, judgements, event)
         return judgements, _with_publish_time(event, self._publish())
 
     def _publish(self) -> int:
         began_ns = monotonic_ns()
-        self._run.publish(self._trainer.weights(), self._trainer.version)
+        self.run.publish(self.trainer.weights(), self.trainer.version)
         return monotonic_ns() - began_ns
 
     def _finish(self, updated: _Updated, rollouts: _Rollouts | None = None) -> None:
         judgements, step = updated
-        if (event := self._checkpoint.load_step(step.step)) is None:
+        if (event := self.checkpoint.load_step(step.step)) is None:
             event = step
-            self._checkpoint.save_step(event)
-        self._run.record(*judgements, event)
+            self.checkpoint.save_step(event)
+        self.run.record(*judgements, event)
         if rollouts is not None:
             tokens = sum(trajectory.output_tokens for trajectory in rollouts.trajectories)
-            self._say(step_line(event, self._training.steps, tokens))
-        self._done(event)
+            self.say(step_line(event, self.training.steps, tokens))
+        self.done(event)
 
 
 def _with_publish_time(step: Step, publish_ns: int) -> Step:

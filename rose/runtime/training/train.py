@@ -17,10 +17,6 @@ from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
 from rose.runtime.training.train_time import TrainTime, page_of
 
 
-class TrainError(UserError):
-    """The options contradict each other, or they do not fit the fleet."""
-
-
 def train(
     url: str,
     token: str | None,
@@ -40,7 +36,7 @@ def train(
     trainer_device = _device(fleet, device)
     page = None if device is None else page_of(device)
     if fleet is not None and trainer_device is not None:
-        os.sched_setaffinity(0, host_cores(known for known in fleet.device if known.host == trainer_device.host))
+        os.sched_setaffinity(0, host_cores(peer for peer in fleet.device if peer.host == trainer_device.host))
     with ExitStack() as stack:
         checkpoint = Checkpoint(folder)
         stack.callback(checkpoint.close)
@@ -88,7 +84,7 @@ def train(
                 trainer_device=device,
                 resume=begun,
                 token=token,
-                folder=checkpoint.weights,
+                folder=folder / "weights",
             )
         )
         say(f"run {run.run_id} {'continues' if begun else 'is open'} at {url}")
@@ -97,7 +93,7 @@ def train(
         players = stack.enter_context(Players(run.address, environment, weights, training.temperature))
         loop = TrainLoop(run, training, trainer, players, checkpoint, train_time=TrainTime(page), say=say, done=done)
         try:
-            loop.run()
+            loop.train()
         except KeyboardInterrupt:
             if kept:
                 run.leave()
@@ -111,12 +107,12 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
         return None
     devices = {device.id: device for device in fleet.device}
     if name not in devices:
-        raise TrainError(f"device {name!r} is not in the fleet file{did_you_mean(name, devices)}")
+        raise UserError(f"device {name!r} is not in the fleet file{did_you_mean(name, devices)}")
     return devices[name]
 
 
 def _check_fleet(url: str, token: str | None, model: str) -> None:
     names = ControllerClient(url, token).status()["models"]
     if names and model not in names:
-        known = " or ".join(map(repr, names))
-        raise TrainError(f"the model is {model!r}, but the fleet at {url} has {known}: give its file by --config")
+        models_here = " or ".join(map(repr, names))
+        raise UserError(f"the model is {model!r}, but the fleet at {url} has {models_here}: give its file by --config")

@@ -9,16 +9,12 @@ from rose.errors import UserError, did_you_mean
 from rose.runtime.coserving.page import ArbiterPage, PageError, Party, SectionHeldError, Span
 
 
-class DeviceTakenError(UserError):
-    """Another trainer works on the device."""
-
-
 class NoPageError(UserError):
     """The device has no page on this host."""
 
 
 class TrainTime:
-    """Writes spans to the page at `path`, if any. Raises NoPageError or DeviceTakenError."""
+    """Writes spans to the page at `path`, if any. Raises NoPageError, or UserError if another trainer works there."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -49,7 +45,7 @@ def _attached(path: Path) -> ArbiterPage:
     try:
         return ArbiterPage.attach(path, Party.TRAINER)
     except SectionHeldError as error:
-        raise DeviceTakenError(f"another trainer works on this device ({error}): end it, or train elsewhere") from None
+        raise UserError(f"another trainer works on this device ({error}): end it, or train elsewhere") from None
     except (PageError, FileNotFoundError) as error:
         raise NoPageError(f"no agent has this device now ({error}): see `rose status`") from None
 

@@ -9,11 +9,12 @@ from rose.runtime.rollout import vocabulary as v
 from rose.runtime.rollout.agent import Rules, play, trajectory_event, verdict
 from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentFailedError, Here
+from rose.runtime.rollout.environments.protocol import Traits
 from rose.runtime.rollout.frozenlake import FrozenLake
-from rose.runtime.rollout.trajectory import Game, Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Game, Trajectory
 
 TASK = TaskConfig(size=3, frozen_share=1.0)
-RULES = Rules(task=TASK, verifier=Verifier(name="frozenlake-goal", version="1", threshold=1.0))
+RULES = Rules(task=TASK, traits=Traits(verifier="frozenlake-goal", verifier_version="1"))
 DOWN, RIGHT = v.MOVES[1], v.MOVES[2]
 ATTEMPT = Attempt(
     engine_id="rollout-0/rollout",
@@ -131,8 +132,8 @@ def conversation(chat_model) -> Conversation:
 
 def shop(conversation: Conversation, answers: list[str], *, fail_at: str = "", share: float = 1.0, name: str = "t"):
     task = TaskConfig(environment="shop", recheck_share=share, turns_max=3)
-    verifier = Verifier(name="price", version="3", threshold=0.5)
-    rules = Rules(task=task, verifier=verifier, conversation=conversation, rechecks=True)
+    traits = Traits(verifier="price", verifier_version="3", threshold=0.5, rechecks=True)
+    rules = Rules(task=task, traits=traits, conversation=conversation)
     generate = Chatting(conversation, answers)
     playing = play(rules, Shop(fail_at), generate, Game(trajectory_id=name, group_id="g", seed=1, number=0), 0)
     return asyncio.run(playing), generate.prompts

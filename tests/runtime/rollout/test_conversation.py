@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.runtime.rollout.conversation import Conversation, ConversationError
+from rose.errors import UserError
+from rose.runtime.rollout.conversation import Conversation
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
 messages = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": texts}), min_size=1)
@@ -43,8 +44,8 @@ def test_a_model_without_a_chat_template_is_refused(chat_model, tmp_path):
     shutil.copytree(chat_model, folder)
     kept = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**kept, "chat_template": None}))
-    with pytest.raises(ConversationError, match=r"rollout\.model in .*no chat template"):
+    with pytest.raises(UserError, match=r"rollout\.model in .*no chat template"):
         Conversation(folder)
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(ConversationError, match=r"rollout\.model in "):
+    with pytest.raises(UserError, match=r"rollout\.model in "):
         Conversation(folder)

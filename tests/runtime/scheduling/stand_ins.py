@@ -16,7 +16,7 @@ from rose.runtime.coserving.continuation import EARLIER
 from rose.runtime.coserving.questions import TAKEN, parse_question
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import sharing
-from rose.runtime.scheduling import controller, demand
+from rose.runtime.scheduling import controller, devices
 from rose.runtime.scheduling.engines import assignment, engine_calls
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.gateway.paths import AGENT_PATHS
@@ -110,7 +110,7 @@ AGENT_TOKEN = "agent-token-of-tests"
 QUICK = {
     (controller, "TICK_S"): 0.02,
     (controller, "CALM_TICK_S"): 0.05,
-    (demand, "HOLD_NS"): 100_000_000,
+    (devices, "HOLD_NS"): 100_000_000,
     (sharing, "HOLD_MIN_NS"): 200_000_000,
     (assignment, "PEAK_NS"): 100_000_000,
     (turns, "AVOID_NS"): 50_000_000,

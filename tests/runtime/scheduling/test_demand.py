@@ -1,7 +1,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rose.runtime.scheduling.demand import HOLD_NS, Answers, Demand, differs
+from rose.runtime.scheduling.devices import HOLD_NS, Answers, Demand, differs
 from rose.runtime.scheduling.messages import HeartbeatReply
 
 engines = st.dictionaries(st.sampled_from("abc"), st.integers(1, 1000))

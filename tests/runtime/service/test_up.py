@@ -324,7 +324,7 @@ def test_where_several_hosts_have_their_ray_is_known_to_the_first_host_and_asked
     assert up.down(config, None, print)
     assert cluster.joined == [Here.address] * 2
     assert not up.down(config, None, print)
-    with pytest.raises(UserError, match="name their Ray cluster"):
+    with pytest.raises(UserError, match="name their Ray by"):
         up.up(config, None, print)
 
 

@@ -10,8 +10,9 @@ import pytest
 from rose import config
 from rose.client import Run
 from rose.events import Step
+from rose.runtime.rollout.environments.protocol import Traits
 from rose.runtime.rollout.players import Game, Played
-from rose.runtime.rollout.trajectory import Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.scheduling.turns import turn_queue
 from rose.runtime.training import loop
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
@@ -145,7 +146,7 @@ def played(name, *, lost=False, failed=False):
         group_id="r-s0-g0",
         step=0,
         task="frozenlake",
-        verifier=Verifier(name="frozenlake-goal", version="1", threshold=1.0),
+        traits=Traits(verifier="frozenlake-goal", verifier_version="1"),
         outcome="lost" if lost else "finished",
         failed=failed,
     )
@@ -177,7 +178,7 @@ def test_a_game_is_given_up_once_engines_failed_at_it_and_its_step_has_others():
 def test_a_folder_that_holds_a_run_is_not_begun_in_again_nor_with_other_tables(tmp_path, tiny_policy):
     kept = Checkpoint(tmp_path / "kept")
     url = "http://127.0.0.1:9"
-    with pytest.raises(CheckpointError, match="another trainer works in"):
+    with pytest.raises(CheckpointError, match=r"another trainer, pid .* works in"):
         learn(tmp_path, url, tiny_policy, steps=3, resume=False)
     fleet_file = config.parse(FILE.format(cache=tmp_path, model=tiny_policy, steps=3), "the test's")
     kept.begin("run-1", fleet_file.task, fleet_file.training.model_copy(update={"seed": 3}))

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from rose import private_files
+from rose.errors import UserError
 from rose.runtime.coserving.page import ArbiterPage, Party, Span
-from rose.runtime.training.train_time import DeviceTakenError, NoPageError, TrainTime, page_of
+from rose.runtime.training.train_time import NoPageError, TrainTime, page_of
 
 
 @pytest.fixture
@@ -53,14 +54,14 @@ def test_a_page_that_is_away_for_a_while_is_told_when_it_is_back(page):
 
 def test_a_device_on_which_another_trainer_works_is_refused(page):
     other = ArbiterPage.attach(page.path, Party.TRAINER)
-    with pytest.raises(DeviceTakenError, match=r"another process, pid .* writes the section TRAINER"):
+    with pytest.raises(UserError, match=r"another process, pid .* writes the section TRAINER"):
         TrainTime(page.path)
     other.close()
     time = TrainTime(page.path)
     shutil.rmtree(page.path.parent)
     again = ArbiterPage.create(page.path)
     other = ArbiterPage.attach(page.path, Party.TRAINER)
-    with pytest.raises(DeviceTakenError, match="writes the section TRAINER"), time.span():
+    with pytest.raises(UserError, match="writes the section TRAINER"), time.span():
         pytest.fail("it trained")
     other.close()
     again.close()

@@ -33,7 +33,7 @@ class Environment(Protocol):
 class Traits:
     verifier: str
     verifier_version: str | None = None
-    threshold: float = 1.0
+    threshold: float = 1.0  #: Smallest accepted reward.
     token_ids: bool = False
     stop_token_ids: Sequence[int] = ()
     rechecks: bool = False

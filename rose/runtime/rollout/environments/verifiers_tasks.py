@@ -147,9 +147,7 @@ class _Interaction:
 
     async def turn(self, message: Any = None) -> Any:
         data, opens = self._task.data, not self.trace.nodes
-        messages = (
-            [] if message is None else [vf.types.UserMessage(content=message)] if isinstance(message, str) else message
-        )
+        messages = [vf.types.UserMessage(content=message)] if isinstance(message, str) else message or []
         if opens and data.prompt is not None:
             prompt = [vf.types.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt
             messages = [*prompt, *messages]

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from rose.clock import monotonic_ns
-from rose.http_calls import authorization, watched_socket
+from rose.http_calls import LINE_BYTES_MAX, authorization, watched_socket
 from rose.runtime.coserving.questions import question
 from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turns.answer import Answer
@@ -95,8 +95,8 @@ class EngineCalls:
         }
         item.waiting = asyncio.current_task()
         try:
-            streamed = turn.news is not None
-            reply = await (self._stream(report, body, turn) if streamed else self._post(report, body))
+            streams = turn.news is not None
+            reply = await (self._stream(report, body, turn) if streams else self._post(report, body))
         except asyncio.CancelledError:
             self._spawn(self._abort(report, item.request_id))
             # Tokens streamed before the engine was given up count.
@@ -181,7 +181,7 @@ class EngineCalls:
             async with self._generate(engine, body | {"stream": True}) as response:
                 if response.status != 200:
                     return _Reply(response.status, error=await response.text("utf-8", errors="replace"))
-                async for line in _lines(response.content):
+                while line := await response.content.readline(max_line_length=LINE_BYTES_MAX):
                     if (data := line.removeprefix(b"data:").strip()) == b"[DONE]":
                         return _Reply(200, turn.part)
                     if line.startswith(b"data:"):
@@ -210,16 +210,6 @@ def _broken(error: Exception, part: Answer | None = None) -> _Reply:
     if isinstance(error, (aiohttp.ClientError, OSError)):
         return _Reply(0, part, f"broke off: {error}", died=True)
     return _Reply(0, part, f"made no sense: {error}")
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    rest = b""
-    async for data in content.iter_any():
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            yield line
-    if rest:
-        yield rest
 
 
 def _token_counts(answer: Answer) -> dict[str, int]:

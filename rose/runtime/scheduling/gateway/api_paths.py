@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,9 +35,13 @@ _VERSION_FIELDS = {"model_path", "weight_dir", "weight_version", "version", "loa
 _UPDATE_FLAGS = {"abort_all_requests", "flush_cache", "is_async", "keep_pause", "torch_empty_cache"}
 
 
+_COMMANDS = (*_CAPABILITIES, "unload_lora_adapter", "server_info", "model_info", "v1/loads")
+
+
 class Paths:
     def __init__(self, service: Service) -> None:
         self._service, self._controller = service, service.controller
+        self._handles: dict[str, Handle] = {}
 
     def routes(self, prefix: str = "") -> list[Route]:
         """Return the routes. A prefix with `{run_id}` chooses the run."""
@@ -69,6 +74,7 @@ class Paths:
             *((path, self.rl_workers, ["GET"]) for path in ("/v1/rl/workers", "/v1/rl/workers/{worker:path}")),
             ("/v1/rl/engine/{path:path}", self.rl_engine, both),
         ]
+        self._handles |= {path: handle for path, handle, _ in paths}
         return [Route(prefix + path, handle, methods=methods) for path, handle, methods in paths]
 
     def _turns(self, kind: type[T], read_turns: ReadTurns[T]) -> Handle:
@@ -84,13 +90,8 @@ class Paths:
         body = await _json(request)
         run = self._service.run_of(request.scope, body.get("model"))
         orders, form = await sglang.read(body, self._service, run, _session(request))
-        service = self._service
-        return await _answer(
-            request,
-            form.stream,
-            lambda client: sglang.answer(service, run, orders, form, client),
-            lambda: sglang.events(service, run, orders, form),
-        )
+        turns = (self._service, run, orders, form)
+        return await _answer(request, form.stream, partial(sglang.answer, *turns), partial(sglang.events, *turns))
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": await self._models(request)})
@@ -284,8 +285,8 @@ class Paths:
         sglang.check_known(body, frozenset({"lora_name", "lora_path", "pinned"}))
         name, folder = _text(body, "lora_name"), _folder(body, "lora_path")
         run, origins = self._publishing(request)
-        wanted = _version(run, name.rpartition("-v")[2], "the version in lora_name")
-        version = await origins.publish(run, Path(folder), wanted)
+        number = _version(run, name.rpartition("-v")[2], "the version in lora_name")
+        version = await origins.publish(run, Path(folder), number)
         self._controller.runs.note_adapters(run, {**run.facts.adapters, name: version})
         message = f"merged into the model's weights as version {version}"
         answer = {"success": True, "error_message": "", "message": message, "loaded_adapters": {name: folder}}
@@ -321,23 +322,10 @@ class Paths:
         return JSONResponse(description if worker else {"workers": [description], "total": 1})
 
     async def rl_engine(self, request: Request) -> Response:
-        handles: Mapping[str, Handle] = {
-            "pause_generation": self.pause,
-            "continue_generation": self.resume,
-            "update_weights_from_disk": self.update,
-            "pull_weights": self.pull,
-            "load_lora_adapter": self.load_adapter,
-            "unload_lora_adapter": self.unload_adapter,
-            "flush_cache": self.flush_cache,
-            "abort_request": self.abort,
-            "server_info": self.server_info,
-            "model_info": self.model_info,
-            "v1/loads": self.loads,
-        }
         path = request.path_params["path"]
-        if path not in handles:
-            raise RefusedError(404, f"unknown engine command {path!r}: give {', '.join(handles)}")
-        answer = await handles[path](request)
+        if path not in _COMMANDS:
+            raise RefusedError(404, f"unknown engine command {path!r}: give {', '.join(_COMMANDS)}")
+        answer = await self._handles[f"/{path}"](request)
         result = {"worker_id": _WORKER, "status": answer.status_code, "body": json.loads(bytes(answer.body))}
         return JSONResponse({"results": [result]})
 

@@ -249,9 +249,7 @@ class OpenAIAnswer:
     def _growing_text(self, number: int) -> GrowingText | None:
         return None if self.texts is None else GrowingText(self.texts, special=self.orders[number].special)
 
-    def _final_text(
-        self, number: int, completion: Completion, growing: GrowingText | None
-    ) -> tuple[str, list[dict[str, Any]]]:
+    def _final_text(self, number: int, completion: Completion, growing: GrowingText | None) -> tuple[str, Objects]:
         if growing is None or completion.finish is None:
             return "", []
         text = growing.finished(completion.ids, completion.finish, keep_stop=self.orders[number].keep_stop)
@@ -428,10 +426,8 @@ class TokenAnswer:
 
     async def answer(self, client: Client) -> dict[str, Any]:
         completions = await self.service.make(self.run, self.orders, client)
-        return {
-            "request_id": self.id,
-            "choices": [self._choice(number, completion, 0) for number, completion in enumerate(completions)],
-        }
+        choices = [self._choice(number, completion, 0) for number, completion in enumerate(completions)]
+        return {"request_id": self.id, "choices": choices}
 
     async def events(self) -> AsyncIterator[bytes]:
         counts = [0] * len(self.orders)

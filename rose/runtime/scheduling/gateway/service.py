@@ -83,12 +83,8 @@ class Service:
     def __init__(
         self, controller: Controller, texts: Mapping[str, Texts], origins: FolderOrigins | None, *, files: bool = False
     ) -> None:
-        self.controller = controller
+        self.controller, self.models = controller, list(controller.models)
         self._texts, self.origins, self._files = texts, origins, files
-
-    @property
-    def models(self) -> list[str]:
-        return list(self.controller.models)
 
     async def _texts_of(self, model: str) -> Texts | None:
         if (texts := self._texts.get(model)) is not None:

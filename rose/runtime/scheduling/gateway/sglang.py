@@ -22,9 +22,10 @@ TURNS_AT_ONCE = 4096  # Turns of one request.
 #: Accepted fields without effect here.
 _HARMLESS = frozenset({"log_metrics", "no_logs", "custom_labels", "stream_options"})
 _TO_ENGINES = frozenset({"extra_key", "custom_logit_processor"})
-_ITS_OWN = {"text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs", "stream", "rid"}
-_SHARED = {"rose", "weight_version", "session_id", "conversation_id", "routing_key", "model", "lora_path"}
-_SUPPORTED = _TO_ENGINES | _HARMLESS | _ITS_OWN | _SHARED
+_FLAGS = {"stream", "return_logprob", "return_text_in_logprobs"}
+_INPUTS = {"text", "input_ids", "sampling_params", "rid", "lora_path"}
+_COMMON_FIELDS = {"rose", "weight_version", "session_id", "conversation_id", "routing_key", "model"}
+_FIELDS = _TO_ENGINES | _HARMLESS | _FLAGS | _INPUTS | _COMMON_FIELDS
 _TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]], msgspec.Meta(min_length=1)]
 _NOTHING: tuple[object, ...] = (None, False, [], {}, "", -1)
 
@@ -82,7 +83,7 @@ def _with_adapter(labels: Labels, name: object, run: Run) -> Labels:
 
 
 async def read(body: dict[str, Any], service: Service, run: Run, session: str | None) -> tuple[list[TurnOrder], Form]:
-    check_known(body, _SUPPORTED)
+    check_known(body, _FIELDS)
     sources = [name for name in ("text", "input_ids") if body.get(name) not in (None, [], "")]
     if len(sources) != 1:
         both = "text and input_ids are both given" if sources else "text is missing, and so is input_ids"

@@ -1,7 +1,6 @@
 """Records turns, runs, and the events of clients. Only clients wait for the ledger."""
 
 import asyncio
-import dataclasses
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,8 +31,8 @@ def client_event(run_id: str, fields: Mapping[str, Any]) -> events.Event:
     for name, value in fields.items():
         length = max(len(name), len(value) if isinstance(value, str) else 0)
         if isinstance(value, (list, dict)) or length > REASON_LENGTH_MAX:
-            allowed = f"a number or a text of at most {REASON_LENGTH_MAX} characters"
-            raise RequestError(f"field {name[:60]!r} of an event must be {allowed}")
+            form = f"a number or a text of at most {REASON_LENGTH_MAX} characters"
+            raise RequestError(f"field {name[:60]!r} of an event must be {form}")
     if (kind := fields.get("kind")) not in CLIENT_KINDS:
         raise RequestError(f"kind is {kind!r}; a client records {', '.join(sorted(CLIENT_KINDS))}")
     if not isinstance(fields.get("event_id"), str) or not fields["event_id"]:
@@ -57,31 +56,22 @@ def run_event(due: Mapping[str, Any]) -> events.Event:
     )
 
 
-def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
-    labels = turn.request.labels
-    at_us, turn_id = utc_us(), new_id()
+def turn_events(turn: Turn, fleet_run_id: str | None) -> list[events.Turn]:
+    labels, turn_id = turn.request.labels, new_id()
+    common: dict[str, Any] = {
+        "at_us": utc_us(),
+        "run_id": turn.run_id,
+        "fleet_run_id": fleet_run_id,
+        "trajectory_id": turn.trajectory_id,
+        "group_id": labels.group_id,
+        "step": labels.step,
+        "turn": turn.number,
+    }
+    attempts = [{name: value for name, value in attempt.items() if name != "error"} for attempt in turn.attempts]
     return [
-        {
-            "at_us": at_us,
-            "event_id": f"{turn_id}/{number}",
-            "run_id": turn.run_id,
-            "fleet_run_id": fleet_run_id,
-            "trajectory_id": turn.trajectory_id,
-            "group_id": labels.group_id,
-            "step": labels.step,
-            "turn": turn.number,
-            "attempt": number,
-            **attempt,
-        }
-        for number, attempt in enumerate(turn.attempts)
+        events.Turn(**common, **attempt, attempt=number, event_id=f"{turn_id}/{number}")
+        for number, attempt in enumerate(attempts)
     ]
-
-
-def turn_event(values: Mapping[str, Any]) -> events.Event:
-    return events.Turn(**{name: value for name, value in values.items() if name in _TURN_FIELDS})
-
-
-_TURN_FIELDS = frozenset(field.name for field in dataclasses.fields(events.Turn))
 
 
 class LedgerAwayError(UserError):
@@ -100,7 +90,7 @@ class Recorder:
         self._state_failure: str | None = None
         self._recording: asyncio.Task[None] | None = None
         self._again = False
-        self._turns: deque[Mapping[str, Any]] = deque()
+        self._turns: deque[events.Turn] = deque()
 
     @property
     def failure(self) -> str | None:
@@ -115,16 +105,16 @@ class Recorder:
 
     def catch_up(self, stored: Iterable[bytes]) -> None:
         for text in stored:
-            for values in msgspec.json.decode(text):
-                self.note(turn_event(values))
+            for event in msgspec.json.decode(text, type=list[events.Turn]):
+                self.note(event)
         self.record_due()
 
-    def turn_ended(self, attempts: Iterable[Mapping[str, Any]]) -> None:
+    def turn_ended(self, attempts: Iterable[events.Turn]) -> None:
         self._turns += attempts
 
     def record_turns(self) -> None:
         while self._turns:
-            self.note(turn_event(self._turns.popleft()))
+            self.note(self._turns.popleft())
 
     def note(self, event: Event) -> None:
         if self._writer is None:

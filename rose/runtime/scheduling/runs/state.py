@@ -1,6 +1,5 @@
 """Keeps the controller's state across restarts: runs, drained devices, and unrecorded events."""
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -13,6 +12,8 @@ from typing import Any, Literal
 
 from rose import private_files
 from rose.errors import UserError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import TakenError
 
 FILE = "controller.sqlite"
 LOCK = "controller.lock"
@@ -85,8 +86,6 @@ class State:
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.execute("PRAGMA secure_delete = ON")  # Erases tokens of forgotten runs.
             self._connection.executescript(_TABLES)
-        except BlockingIOError:
-            raise StateError(f"another controller uses the state in {folder}: end it, or give another folder")
         except (OSError, sqlite3.Error) as error:
             self._unlock()
             raise self._refused(error)
@@ -179,13 +178,9 @@ def keep_private(path: Path) -> None:
 
 def _locked(path: Path, wait_s: float) -> int:
     deadline_s = time.monotonic() + wait_s
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except OSError as error:
-            if not isinstance(error, BlockingIOError) or time.monotonic() >= deadline_s:
-                os.close(descriptor)
-                raise
+        with suppress(TakenError):
+            return layout.take(path)
+        if time.monotonic() >= deadline_s:
+            raise StateError(f"another controller uses the state in {path.parent}: end it, or give another folder")
         time.sleep(0.05)

@@ -9,7 +9,7 @@ from rose.events import Clock
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.messages import OpenRun
 from rose.runtime.scheduling.refusals import RequestError
-from rose.runtime.scheduling.runs.recorder import LedgerAwayError, Recorder, client_event, turn_fields
+from rose.runtime.scheduling.runs.recorder import LedgerAwayError, Recorder, client_event, turn_events
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
 from rose.runtime.scheduling.turns.request import read
@@ -74,7 +74,7 @@ async def test_events_of_a_run_are_recorded_by_the_process_after_a_ledger_that_w
     attempt = {"engine_id": "e", "device_id": "d", "lease_id": None, "placement": "queue", **numbers}
     turn.attempts = [attempt | {"outcome": outcome} for outcome in ("preempted", "completed")]
     # A later version, which this one comes after, may have kept more.
-    kept = msgspec.json.encode([{**values, "later": 1} for values in turn_fields(turn, "fleet")])
+    kept = msgspec.json.encode([{**msgspec.to_builtins(event), "later": 1} for event in turn_events(turn, "fleet")])
 
     for number in range(2):  # and once more: nothing counts twice
         state = State(folder)
