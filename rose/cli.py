@@ -162,7 +162,6 @@ def _load(file: Path) -> FleetConfig:
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
-    """Return whether the fleet has a price book, or warn. Raises PriceBookError for a missing price."""
     from rose.clock import utc_us
     from rose.ledger.files import layout
     from rose.ledger.ledger import Ledger

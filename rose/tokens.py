@@ -187,7 +187,6 @@ def revoke(path: Path, name: str) -> None:
 
 @contextmanager
 def _edited(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Token]]:
-    """Yield the tokens by name, and write them if the block succeeds. Raises TokenError."""
     try:
         with path.with_name(f".{path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

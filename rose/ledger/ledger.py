@@ -20,9 +20,7 @@ if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read
 
 
 class Ledger:
-    """A ledger's folder, and what this process found in its files. Raises LedgerError if `folder` is no ledger.
-
-    With `allow_unverified`, a ledger that does not verify still shows its figures, with a mark."""
+    """A ledger's folder, and what this process found in its files. `allow_unverified`: show marked figures."""
 
     def __init__(self, folder: Path | str, *, allow_unverified: bool = False) -> None:
         self.folder = layout.check(folder)

@@ -63,8 +63,7 @@ class Report:
 
 
 def verify(root: Path, seen: Seen, marks: Mapping[str, Sequence[int]]) -> Report:
-    """Check the ledger, and keep a record (see `rose.ledger.verified`). The report has the links at the seqs in
-    `marks`.
+    """Check the ledger, and keep a record. The report has the links at the seqs in `marks`.
 
     The first check reads every byte; a later one reads only new and changed files."""
     layout.check(root)  # It may be gone since it was opened.
@@ -134,10 +133,7 @@ def _folder(root: Path, seen: Seen, expected: Expected) -> list[str]:
 def _signers(
     root: Path, seen: Seen, known: Sequence[registry.Line], writers: Sequence[WriterReport]
 ) -> tuple[list[str], list[str]]:
-    """Return problems and notes about keys that no known key endorsed for their writer.
-
-    A roll-up with such a key is compared with its events. Nothing else proves an event of the books, so a key that is
-    known only for other writers may not sign one."""
+    """Return problems and notes about keys that no known key endorsed for their writer."""
     standing = registry.endorsements(known)
     problems: list[str] = []
     notes: list[str] = []

@@ -193,7 +193,6 @@ class FleetPlan:
         return RolloutModel(engine=engine, capacity=config.max_concurrent, kv_bytes_per_token=bytes_per_token)
 
     def _memory_arguments(self, device: DeviceConfig, rollout: RolloutConfig, name: str) -> list[str]:
-        """Return the argument for the computed memory share. The file's arguments come later and win."""
         if (free_bytes := self.free_bytes.get(device.id)) is None:
             return []
         return [f"--mem-fraction-static={self.memory.memory_fraction(device, rollout, name, free_bytes)}"]

@@ -145,8 +145,7 @@ def receipt(
     ] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Write a signed receipt of the newest link of every writer. Keep it elsewhere: it shows later what was changed
-    since."""
+    """Write a signed receipt of every writer's newest link. Keep it elsewhere: it shows what was changed since."""
     with common.clear_errors():
         from rose.ledger.access import logged
         from rose.ledger.evidence import receipt as receipts
@@ -177,8 +176,7 @@ def restore(
     until: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Before this time, UTC.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Bring archived events back: all, or the events of a period. The exit code is 1 if a file was not found in the
-    archive."""
+    """Bring archived events back: all, or those of a period. Exit code 1: a file was not found in the archive."""
     with common.clear_errors(), common.progress_bar("Restoring"):
         from rose.ledger.growth.archive import restore as run
 

@@ -98,8 +98,7 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Compare a report of `verify`, made with their `marks`, with receipts, oldest first. Raises LedgerError for
-    another ledger's."""
+    """Compare a report of `verify`, made with their `marks`, with receipts, oldest first. Raises LedgerError."""
     ledger = Ledger(report.root)
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:

@@ -32,8 +32,7 @@ class Key:
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return this user's key, or the one at `path`. A missing key is made; None if that is impossible. Raises
-    LedgerError."""
+    """Return this user's key, or that at `path`, made if it is missing, or None. Raises LedgerError."""
     path = path or key_path(os.environ)
     if path is None:
         return None

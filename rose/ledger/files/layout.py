@@ -226,8 +226,7 @@ def writers(root: Path) -> list[str]:
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
-    """Put `content` at `path` atomically. `sync`: on disk when this returns. `read_back`: compared first. Raises
-    OSError."""
+    """Put `content` at `path` atomically, and on disk if `sync`. Raises OSError, also if `read_back` differs."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
@@ -309,8 +308,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def take(path: Path) -> int:
-    """Lock `path` until the process ends, with its pid in it, and return the descriptor. Raises TakenError or
-    OSError."""
+    """Lock `path` until the process ends, with its pid in it. Raises TakenError or OSError."""
     path.parent.mkdir(exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:

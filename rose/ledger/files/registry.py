@@ -72,9 +72,7 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
-    """Endorse `key` for `writer`, or else for all writers that sign with it, and return their names.
-
-    With `endorses`, `key` may endorse other keys. Raises LedgerError if `by` may not endorse, or OSError."""
+    """Endorse `key` for `writer`, or for all writers that sign with it. Return their names. Raises LedgerError."""
     if not keys.is_public(key):
         raise LedgerError(f"{key!r} is not a public key of 64 hexadecimal digits; see `rose ledger verify`")
     ledger_id = layout.give_id(root)

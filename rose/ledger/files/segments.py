@@ -63,8 +63,7 @@ class Tail:
 
 
 def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
-    """Write `table` to disk as the next segment, and return the new end. After an OSError, `recover` tells what
-    exists."""
+    """Write `table` to disk as the next segment, and return the new end. After an OSError, use `recover`."""
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
     assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
     _register(root, tail)
@@ -75,9 +74,7 @@ def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
 
 
 def put(root: Path, path: str, content: bytes) -> None:
-    """Announce a segment, and write it at its path, on disk when this returns. Raises OSError.
-
-    An epoch's first segment comes with its folder, because DuckDB fails on a folder without a segment."""
+    """Announce and write a segment, an epoch's first with its folder: DuckDB fails on a folder without a segment."""
     target = root / path
     folder = target.parent
     if place(path)[1] > 0:

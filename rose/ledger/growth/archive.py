@@ -106,10 +106,9 @@ class Restored:
 
 
 def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
-    """Copy compacted parts whose newest event is older than `older_than_days` to the URL `to`, and compare the copies.
+    """Copy compacted parts older than `older_than_days` to the URL `to`, and compare the copies. Raises LedgerError.
 
-    With `delete`, a rolled-up part then leaves the ledger, and its file after `grace_s` seconds. Can be repeated after
-    any interruption. Raises LedgerError."""
+    With `delete`, a rolled-up part then leaves the ledger, and its file after `grace_s` seconds."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     store = outside(Store(to), ledger.folder)

@@ -43,9 +43,7 @@ class _Written(NamedTuple):
 
 
 def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
-    """Sum up every epoch closed since the last roll-up. Remove older generations after `grace_s` seconds.
-
-    Raises LedgerError, and changes nothing, for another roll-up, a damaged segment, or a refusing disk."""
+    """Sum up every epoch closed since the last roll-up. Raises LedgerError, and then changes nothing."""
     try:
         with LedgerWriter.open(ledger.folder, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(ledger, grace_s)
@@ -122,8 +120,7 @@ def _write(
 def _write_ids(
     ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the new ids, and those of the newest files in `known`, into one file. Return the SHA-256 by path, and its
-    size."""
+    """Write the new ids and the newest files of `known` into one file. Return all files' SHA-256, and its size."""
     layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
@@ -152,9 +149,7 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many files of ids, by `sizes` with the newest first, to merge with `new` ids.
-
-    So the number of files grows as the logarithm of the number of ids."""
+    """Return how many files of ids to merge, newest first. The number of files grows as the logarithm of the ids."""
     count, merged = 0, new
     if not new:
         return count

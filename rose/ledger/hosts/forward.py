@@ -131,7 +131,6 @@ class Forwarder:
                 yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
     def _check_common(self, writer: str, end: dict[str, Any]) -> None:
-        """Raise ControllerError if two hosts use this writer's name, or if this ledger was made anew."""
         folder = self.folder / "live" / writer / f"{end['epoch']:06d}"
         own_segment = folder / f"{end['index']:06d}-{end['sha256']}.parquet"
         newest = max(layout.epochs(self.folder, writer), default=-1)

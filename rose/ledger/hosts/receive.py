@@ -67,10 +67,7 @@ class Receiver:
         return tails
 
     def receive(self, path: str, content: bytes) -> ChainEnd:
-        """Take in a segment, on disk when this returns. `path` is its path where it was written.
-
-        Invalid events are kept, and only the view `faulty_event` shows them. Raises LedgerError, and changes nothing,
-        for a wrong path, for a segment that is not the next one, or if its writer is open on this host."""
+        """Take in a segment by its path, on disk when this returns. Raises LedgerError, and then changes nothing."""
         header, sha256 = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]

@@ -33,9 +33,8 @@ def prepare(
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:
-    """Decode a staged version while the engine runs, and return its changes. `current` maps published names to
-    parameters or views (`fused.hf_views`), `regions` to the boxes that they hold; None means whole tensors. Each
-    portion of work enters `turn`. Raises TransferError that names the first wrong result."""
+    """Decode a staged version while the engine runs. `current` maps names to parameters or views, `regions` to the
+    boxes that they hold (None: whole tensors). Each portion enters `turn`. Raises TransferError."""
     started_ns = time.monotonic_ns()
     tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
@@ -106,8 +105,7 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write the changes in place while no forward pass runs, once. Return the duration in ns. `into` may have wider
-        types."""
+        """Write the changes once, while no forward pass runs. Return the nanoseconds. `into` may have wider types."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()

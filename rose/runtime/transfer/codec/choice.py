@@ -76,6 +76,5 @@ def quickest(sizes: Mapping[Encoding, float], amount: Amount, link: Link) -> Enc
 
 
 def _longest_s(sizes: Mapping[Encoding, float], amount: Amount, link: Link) -> float:
-    """Return the longest time of an encoding that may be chosen. It is never longer than the time of `dense`."""
     taken_s = {e: duration_s(e, size, amount, link) for e, size in sizes.items()}
     return min(_ABOUT_AS_QUICK * min(taken_s.values()), taken_s.get("dense", math.inf))

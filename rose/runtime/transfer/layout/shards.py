@@ -11,8 +11,7 @@ _VOCABULARY = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The whole shapes of a model's tensors, and the numbers that split them. Raises TransferError if they contradict.
-    `embed_tokens` and `lm_head` may have padding rows beyond `vocab_size`."""
+    """The whole shapes of a model's tensors, with padding beyond `vocab_size`, and the numbers that split them."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int
@@ -56,9 +55,8 @@ class Piece:
 
 
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
-    """Return the box of each tensor that one of `tp` SGLang ranks holds. Several ranks hold one key and value head if
-    there are more ranks than heads. The vocabulary is padded to a multiple of 64, or of 64 * tp. Tensors of which a
-    rank holds only padding are left out. Raises TransferError if SGLang cannot split the model."""
+    """Return the boxes that one of `tp` SGLang ranks holds, without padding. Several ranks hold one key and value
+    head if there are more ranks than heads. Raises TransferError if SGLang cannot split the model."""
     check_rank(tp, rank)
     multiple = 64  # SGLang pads the vocabulary to a multiple of this.
     if _up_to_multiple(model.vocab_size, multiple) % tp:

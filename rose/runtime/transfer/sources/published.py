@@ -24,8 +24,7 @@ _ROUNDED = {"float32", "bfloat16", "float16"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """This rank's tensors under published names, all published names, those that an adapter changed, and those
-    rounded."""
+    """This rank's tensors under published names, all names, those that an adapter changed, and those rounded."""
 
     tensors: Mapping[str, RankTensor]
     names: frozenset[str] | None
@@ -38,8 +37,7 @@ def _nothing() -> tuple[int, Mapping[str, torch.Tensor]]:
 
 
 def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _nothing) -> Source:
-    """Return the tensors of a state dict, or of a folder with a checkpoint, an adapter or a delta of `newest`.
-    `checkpoint` gives names and types. Raises TransferError that names the wrong tensor."""
+    """Return the tensors of a state dict or folder. `checkpoint` gives names and types. Raises TransferError."""
     merged: list[str] = []
     if isinstance(weights, Path):
         if (weights / adapter.CONFIG).exists():

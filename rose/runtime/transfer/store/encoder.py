@@ -104,8 +104,7 @@ def encode_first(
     anchor: bool,
     link: Link = LINK,
 ) -> tuple[Manifest, EncoderState]:
-    """Encode against `previous`, which is used up, or whole. Chunks are not synced yet. Raises TransferError if a piece
-    decodes differently, or OSError."""
+    """Encode against `previous`, which is used up, or whole. Chunks are not synced. Raises TransferError, OSError."""
     now = EncoderState(version, {cut.info.name: cut.info for cut in cuts})
     if previous is not None:
         step = Span(previous.version, previous.xxh3)
@@ -137,7 +136,7 @@ def encode_more(
     cuts: Sequence[Cut], now: EncoderState, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link = LINK
 ) -> list[Manifest]:
     """Encode composite deltas, and an anchor if `anchor`. Version v gets a delta against v - s for each power of two s
-    <= `stride_max` that divides v. Raises TransferError or OSError; `now` is then used up."""
+    <= `stride_max` that divides v. Raises TransferError or OSError."""
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]

@@ -59,8 +59,7 @@ class Published:
 
 
 class VersionStore:
-    """Publishes versions into `folder`. One in `anchor_every` is also whole. `key` signs manifests. `tp` is a
-    receiver's tensor-parallel size; above 1 it needs the `model`."""
+    """Publishes versions into `folder`, one in `anchor_every` also whole. `tp` is a receiver's and needs `model`."""
 
     def __init__(
         self,
@@ -127,8 +126,7 @@ class VersionStore:
     def publish(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
     ) -> Published:
-        """Write `version` as a delta and call `visible`, then write composites and an anchor if due. Raises FencedError
-        or TransferError; earlier versions stay intact."""
+        """Write `version` as a delta, call `visible`, then write what else is due. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -140,8 +138,7 @@ class VersionStore:
     def publish_part(
         self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Write one rank's pieces and call `written`. The last rank's call returns the version, others None. Raises
-        TransferError."""
+        """Write one rank's pieces, and call `written`. The last rank gets the version. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:

@@ -208,7 +208,6 @@ class HttpOrigin(Origin):
     def _response(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a response. Its connection is free once the whole body has been read."""
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:

@@ -34,8 +34,7 @@ Regions = Mapping[str, Region]
 
 
 class Receiver:
-    """Pulls versions of `run_id` that `signer` signed into folders under `staging`. A broken connection is retried, at
-    most `retries` times in a row without a new byte."""
+    """Pulls versions of `run_id` that `signer` signed into `staging`, with `retries` in a row without a new byte."""
 
     def __init__(
         self,
@@ -76,8 +75,7 @@ class Receiver:
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
-        """Stage and verify the cheapest chain for `regions`, or for everything. Raises TransferError; the next call
-        resumes."""
+        """Stage and verify the cheapest chain for `regions`, or all. Raises TransferError; the next call resumes."""
         target = self.folder(version, have, regions)
         with (self._partial / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
