@@ -27,9 +27,6 @@ ledger_app = typer.Typer(help="Verify a ledger, and prove it to others.", no_arg
 @ledger_app.command()
 def verify(
     ledger: common.LedgerOption = None,
-    incremental: Annotated[
-        bool, typer.Option("--incremental", help="Trust files that the last verification read, by size and times.")
-    ] = False,
     against: Annotated[
         list[Path] | None, typer.Option("--against", help="A receipt, or a folder of them; may be repeated.")
     ] = None,
@@ -43,10 +40,6 @@ def verify(
     """
     if key is not None and not against:
         common.fail("--key is for the receipts that --against names")
-    if incremental and against:
-        common.fail(
-            "--against reads every byte, and --incremental trusts what may have been forged; give one of the two"
-        )
     with common.clear_errors(), common.progress_bar("Verifying"):
         from rose.ledger import verified
         from rose.ledger import verify as verification
@@ -57,9 +50,9 @@ def verify(
 
         opened = common.open_ledger(ledger)
         receipts = continuation.read(against or [], key=key)
-        with logged(opened, "verify", "new files" if incremental else "every byte"):
+        with logged(opened, "verify", "every byte"):
             marks = continuation.marks(receipts)
-            report = opened.verify_changed() if incremental else opened.verify(marks=marks)
+            report = opened.verify(marks=marks)
             held = continuation.check(report, receipts) if receipts else None
         faulty, named = (None, []) if report.problems else verification.faulty_events(opened.folder)
         own = load()
