@@ -11,6 +11,7 @@ import torch
 from benchmarks.transfer import made_up
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import Scope
+from benchmarks.transfer.throttle import Throttle
 from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.codec.bits import from_bits
@@ -44,7 +45,7 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
             for number in range(ROUNDS):
                 for way, url in zip(_WAYS, urls, strict=True):
                     staging = folder / f"staging-{way}-{start}-{number}"
-                    receiver = Receiver(url, None, staging, max_bytes_per_s=LINK_BYTES_PER_S)
+                    receiver = Receiver(url, None, staging, pace=Throttle(LINK_BYTES_PER_S).wait)
                     rounds[way].append(_join(receiver, newest, start, kept[start], kept[newest]))
             figures = {
                 way: each[0] | {"seconds": round(statistics.median(one["seconds"] for one in each), 4)}
@@ -68,7 +69,7 @@ def _publish(folder: Path, elements: int, newest: int, kept: set[int]) -> dict[i
         bits = next(versions)  # Tensors are encoded apart, so the same weights shifted serve as other tensors.
         shifted = [np.roll(bits, index * size // TENSORS) for index in range(TENSORS)]
         tensors = {f"layers.{index}.weight": from_bits(each, "bfloat16") for index, each in enumerate(shifted)}
-        chain.append(store.publish(version, tensors).manifest)
+        chain.append(store.publish(version, tensors)[0])
         if version in kept or version == newest:
             found[version] = tensors
     catalog = Catalog(folder / _CHAIN)

@@ -2,6 +2,7 @@
 encode, decode and compare each tensor, write, plan, pin, fetch over real HTTP on loopback, check, decode and hash
 again. ROSE writes changes in place, the others swap buffers. Composite deltas and anchors do not count."""
 
+import math
 import statistics
 import tempfile
 import time
@@ -15,6 +16,7 @@ import torch
 from benchmarks.transfer import made_up
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import ORDINARY_SHARES, Scope
+from benchmarks.transfer.throttle import Throttle
 from benchmarks.transfer.ways import DENSE, XOR, Way, in_threads
 from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import Prepared, prepare
@@ -185,7 +187,8 @@ def _round(
     for number, (link, bytes_per_s) in enumerate(LINKS.items()):
         if staged is not None:
             staged.remove()
-        receiver = Receiver(url, None, staging / str(number), max_bytes_per_s=bytes_per_s if shaped else None)
+        pace = Throttle(bytes_per_s if shaped else math.inf).wait
+        receiver = Receiver(url, None, staging / str(number), pace=pace)
         with _timed(taken, link):
             staged = receiver.fetch(version, version - 1)
     assert staged is not None, "there are links"

@@ -1,6 +1,6 @@
 """Trainers of n ranks that publish by parts, and engines of m ranks that fetch only their shards."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -10,10 +10,12 @@ from benchmarks.transfer.scope import Scope
 from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.codec import codec
-from rose.runtime.transfer.codec.bits import from_bits, to_bits
+from rose.runtime.transfer.codec.bits import dtype_name, from_bits, to_bits
+from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
-from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
-from rose.runtime.transfer.package.cuts import cut_part
+from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells, receiver_regions
+from rose.runtime.transfer.package.cuts import Cut
+from rose.runtime.transfer.package.manifest import TensorInfo
 from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
@@ -125,3 +127,25 @@ def _own_bytes(regions: dict[str, Region], base: _Tensors, new: _Tensors) -> int
         {name: to_bits(name, tensor) for name, tensor in _slices(tensors, regions).items()} for tensors in (base, new)
     )
     return sum(len(codec.encode(before[name], after[name])) for name in regions)
+
+
+def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:
+    cut = []
+    for name, regions in held.items():
+        for region in regions:
+            shared = ((region.intersect(cell.region), cell.holders) for cell in cells.get(name, ()))
+            placed = [Piece(name, box, holders) for box, holders in shared if box is not None]
+            if (covered := sum(piece.region.elements for piece in placed)) != region.elements:
+                raise TransferError(f"tensor {name!r}: {region} has only {covered} elements in the model's tensor")
+            cut += placed
+    return cut
+
+
+def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cut]:
+    cuts = []
+    for piece, tensor in pieces.items():
+        info = TensorInfo(piece.name, dtype_name(piece.name, tensor), model.published(piece.name).stop)
+        if tuple(tensor.shape) != piece.region.shape:
+            raise TransferError(f"tensor {piece.name!r} at {piece.region} has shape {list(tensor.shape)}")
+        cuts.append(Cut(info, piece.region, piece.holders, tensor))
+    return cuts

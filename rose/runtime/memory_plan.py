@@ -170,8 +170,6 @@ class MemoryPlan:
             rollout_bytes_per_token=self.rollout_bytes_per_token(device, rollout),
             headroom=self.config.coserving.headroom,
             high_watermark=self.config.coserving.high_watermark,
-            serving_tokens=0,
-            rollout_tokens=0,
         )
 
 

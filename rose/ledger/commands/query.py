@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import functools
 import io
 import os
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +18,6 @@ from rose.ledger.commands.output import csv_cells
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
-    from rose.ledger.ledger import Ledger
     from rose.ledger.reading.query import Result
 
 _LIMIT = 1000
@@ -63,7 +60,7 @@ def sql_command(
             from rose.ledger.reading.query import query as select
 
             opened = common.open_ledger(ledger)
-            result = _logged(opened, text, lambda: select(opened, text, limit=limit, timeout_s=timeout))
+            result = select(opened, text, limit=limit, timeout_s=timeout)
         else:
             if ledger is not None and "ROSE_LEDGER" not in os.environ:
                 common.fail("--ledger and --server exclude one another; give one of them")
@@ -113,8 +110,7 @@ def query_command(
             echo_data(named.script(query, given))
             return
         opened = common.open_ledger(ledger)
-        ask = functools.partial(named.run, opened, query, given, limit=limit, timeout_s=timeout)
-        result = _logged(opened, named.script(query, given), ask)
+        result = named.run(opened, query, given, limit=limit, timeout_s=timeout)
     _print_result(result, as_json=as_json, as_csv=as_csv)
 
 
@@ -138,15 +134,6 @@ def schema_command(
         common.print_table(
             ["column", "type", "about"], [(column.name, column.type, column.about) for column in described.columns]
         )
-
-
-def _logged(ledger: Ledger, text: str, run: Callable[[], Result]) -> Result:
-    from rose.ledger.access import logged
-
-    with logged(ledger, "query", text) as reading:
-        result = run()
-        reading.rows = len(result.rows)
-    return result
 
 
 def _one_format(as_json: bool, as_csv: bool) -> None:

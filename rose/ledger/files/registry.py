@@ -64,7 +64,7 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
     """Register `writer` and its key, endorsed by `by`. A damaged registry is left as it is."""
     # A damaged registry must not stop a writer.
     with suppress(LedgerError):
-        ledger_id = layout.give_id(root)
+        ledger_id = layout.ledger_id(root)
         if not _names(lines(root), writer, key):
             with layout.locked(root / "locks" / ".writers.lock"):
                 if not _names(lines(root), writer, key):
@@ -75,7 +75,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
     """Endorse `key` for `writer`, or for all writers that sign with it. Return their names. Raises LedgerError."""
     if not keys.is_public(key):
         raise LedgerError(f"{key!r} is not a public key of 64 hexadecimal digits; see `rose ledger verify`")
-    ledger_id = layout.give_id(root)
+    ledger_id = layout.ledger_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
         registered = lines(root)
         names = {line.writer for line in registered if line.key == key} if writer is None else {writer}

@@ -1,5 +1,6 @@
 """A roll-up makes daily sums of closed epochs. Daily views add the newer events."""
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -49,7 +50,10 @@ def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
             _remove_old(ledger, grace_s)
             before = rolled.newest(ledger.folder)
             if before is None or not before.complete:
-                _check_rebuild(ledger)
+                if gone := [f"{part.stem}.parquet" for part in layout.archived_parts(ledger.folder)]:
+                    raise LedgerError(
+                        f"{gone[0]} was archived: restore it with `rose ledger restore`, roll up, and archive again"
+                    )
                 before = None
             ends = {}
             for writer in layout.writers(ledger.folder):
@@ -61,23 +65,16 @@ def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
             events = sum(seq - old.get(writer, (-1, 0))[1] for writer, (_, seq) in ends.items())
             if before is not None and events == 0:
                 return RollUp(before.generation, 0, 0, 0)
-            generation, rows, size = _write(ledger, before, ends, events, log)
+            done = _write(ledger, before, ends, events, log)
             catalog.refresh(ledger.folder)
-            return RollUp(generation, events, rows, size)
+            return done
     except OSError as error:
         raise LedgerError(f"cannot roll up {ledger.folder}: {error}") from error
 
 
-def _check_rebuild(ledger: Ledger) -> None:
-    if gone := layout.archived_parts(ledger.folder):
-        raise LedgerError(
-            f"{gone[0].stem}.parquet is archived: restore it with `rose ledger restore`, roll up, and archive again"
-        )
-
-
 def _write(
     ledger: Ledger, before: Coverage | None, ends: dict[str, tuple[int, int]], events: int, log: LedgerWriter
-) -> tuple[int, int, int]:
+) -> RollUp:
     generation = max(rolled.generations(ledger.folder), default=-1) + 1
     home = ledger.folder / FOLDER
     home.mkdir(exist_ok=True)
@@ -94,7 +91,7 @@ def _write(
     except (duckdb.Error, pa.ArrowException) as error:
         raise LedgerError(f"cannot roll up {ledger.folder}: {layout.unreadable(error)}") from error
     files = [*sums.values(), ids_written]
-    count, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+    done = RollUp(generation, events, sum(file.rows for file in files), sum(file.bytes for file in files))
     content = {
         "generation": generation,
         "form": rolled.FORM,
@@ -104,17 +101,11 @@ def _write(
     }
     coverage = json.dumps(content, indent=1).encode()
     layout.write_file(temporary / "coverage.json", coverage)
-    detail = {
-        "generation": generation,
-        "events": events,
-        "rows": count,
-        "bytes": size,
-        "coverage_sha256": hashlib.sha256(coverage).hexdigest(),
-    }
+    detail = {**dataclasses.asdict(done), "coverage_sha256": hashlib.sha256(coverage).hexdigest()}
     log.record(LedgerAction(action=ROLLED_UP_ACTION, detail_json=json.dumps(detail)), durable=True)
     temporary.rename(home / f"{generation:06d}")
     layout.sync_folder(home)
-    return generation, count, size
+    return done
 
 
 def _write_ids(

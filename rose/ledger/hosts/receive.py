@@ -174,11 +174,8 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
         header = segments.read_header(content)
         if header.format_version != layout.FORMAT_VERSION:
             raise LedgerError(f"{path}: format {header.format_version!r}; this ledger takes {layout.FORMAT_VERSION}")
-        numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
-        if any(type(number) is not int for number in numbers) or path != (
-            f"live/{header.writer}/{header.epoch:06d}/{header.index:06d}-{sha256}.parquet"
-        ):
-            raise LedgerError(f"{path}: its header says writer {header.writer!r}, epoch and index {numbers[:2]}")
+        if path != (named := segments.link(header, sha256).file):
+            raise LedgerError(f"{path}: its header says {named}")
         if header.index > segments.SEGMENTS_PER_EPOCH:
             raise LedgerError(f"{path}: an epoch has at most {segments.SEGMENTS_PER_EPOCH} segments after its first")
         table = _read(path, content)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -98,15 +98,8 @@ class LedgerCollector(Collector):
                 self._read_at_s = time.monotonic()
             return self._families
 
-
-def registry(ledger: Ledger) -> CollectorRegistry:
-    collectors = CollectorRegistry(auto_describe=False)
-    collectors.register(LedgerCollector(ledger))
-    return collectors
-
-
-def text(ledger: Ledger) -> str:
-    return str(generate_latest(registry(ledger)).decode())
+    def text(self) -> str:
+        return str(generate_latest(self).decode())
 
 
 def _of_files(ledger: Ledger) -> Iterator[Metric]:

@@ -35,7 +35,6 @@ def prepare(
 ) -> Prepared:
     """Decode a staged version while the engine runs. `current` maps names to parameters or views, `regions` to the
     boxes that they hold (None: whole tensors). Each portion enters `turn`. Raises TransferError."""
-    started_ns = time.monotonic_ns()
     tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
         regions = {name: Region.whole(info.shape) for name, info in tensors.items()}
@@ -82,7 +81,7 @@ def prepare(
         done = dict(zip(regions, pool.map(one, regions), strict=True))
     fingerprints = {name: number for name, (_, number) in done.items() if number is not None}
     patches = {name: patch for name, (patch, _) in done.items()}
-    return Prepared(staged, current, patches, fingerprints, time.monotonic_ns() - started_ns)
+    return Prepared(staged, current, patches, fingerprints)
 
 
 @dataclass(eq=False)
@@ -93,7 +92,6 @@ class Prepared:
     _current: Mapping[str, torch.Tensor]
     _patches: dict[str, Patch]
     fingerprints: dict[str, int]
-    stage_ns: int
 
     @property
     def version(self) -> int:

@@ -110,7 +110,8 @@ def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
     scale = new.size / old.size
     amount = Amount(new.size, scale * changed, new.itemsize)
     sizes = choice.estimates(amount)
-    if choice.worth_trying(sizes, amount, link, 1 / scale):
+    unknown = [encoding for encoding in choice.DELTAS if encoding not in sizes]
+    if any(choice.may_be_chosen(encoding, sizes, amount, link, 1 / scale) for encoding in unknown):
         del sizes["fast"]
         for encoding in choice.DELTAS:
             if choice.may_be_chosen(encoding, sizes, amount, link, 1 / scale):

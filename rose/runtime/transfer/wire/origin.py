@@ -6,7 +6,7 @@ import http.client
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -15,11 +15,12 @@ import msgspec
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import INDEX_BYTES_MAX, MANIFEST_BYTES_MAX, Chunk, Package, plan, read_index
-from rose.runtime.transfer.wire.connections import Connections, Throttle
+from rose.runtime.transfer.wire.connections import Connections
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
 BLOCK_BYTES = 256 << 10  # Received, hashed and written at a time; a broken transfer loses no more than this.
 _ANSWER_BYTES_MAX = 1 << 20  # The largest answer to a request for a pin: few packages lead to a version.
+Pace = Callable[[int], object]  # It gets the size of each received block, and may wait.
 PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # Valid names of a pin.
 
 
@@ -58,39 +59,33 @@ class Route:
 class _Origin:
     """A source of weights. Methods are thread-safe, and raise GoneError, BrokenError or TransferError."""
 
-    def __init__(self, url: str, throttle: Throttle) -> None:
+    def __init__(self, url: str, pace: Pace) -> None:
         self.url = url.rstrip("/")
         self.received_bytes = 0  # Bytes of bodies.
-        self._throttle = throttle
+        self._pace = pace
         self._counting = threading.Lock()
 
     def _count_received(self, count_bytes: int) -> None:
         with self._counting:
             self.received_bytes += count_bytes
-        self._throttle.wait(count_bytes)
+        self._pace(count_bytes)
 
 
 def open_origin(
-    url: str,
-    token: str | None,
-    throttle: Throttle | None = None,
-    *,
-    rules: OriginRules = ANYWHERE,
-    timeout_s: float = 30.0,
+    url: str, token: str | None, pace: Pace = lambda _: None, *, rules: OriginRules = ANYWHERE, timeout_s: float = 30.0
 ) -> Origin:
     """Return the origin at `url`. `timeout_s` limits each wait. Raises TransferError if the rules refuse it."""
     parts = rules.check_url(url)
-    throttle = throttle or Throttle()
     if parts.scheme in ("http", "https"):
-        return HttpOrigin(url, token, throttle, rules, timeout_s)
+        return HttpOrigin(url, token, pace, rules, timeout_s)
     if token is not None:
         raise TransferError(f"origin {url!r} takes no token: its credentials are fsspec's own")
-    return FsspecOrigin(url, throttle)
+    return FsspecOrigin(url, pace)
 
 
 class HttpOrigin(_Origin):
-    def __init__(self, url: str, token: str | None, throttle: Throttle, rules: OriginRules, timeout_s: float) -> None:
-        super().__init__(url, throttle)
+    def __init__(self, url: str, token: str | None, pace: Pace, rules: OriginRules, timeout_s: float) -> None:
+        super().__init__(url, pace)
         parts = rules.check_url(url)
         host = parts.hostname
         assert host is not None, "checked by the rules"
@@ -250,8 +245,8 @@ class HttpOrigin(_Origin):
 class FsspecOrigin(_Origin):
     """The folder of a store, or a copy of it in an object store. It has no pins and no acknowledgements."""
 
-    def __init__(self, url: str, throttle: Throttle) -> None:
-        super().__init__(url, throttle)
+    def __init__(self, url: str, pace: Pace) -> None:
+        super().__init__(url, pace)
         import fsspec
 
         try:
