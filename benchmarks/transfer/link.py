@@ -137,14 +137,14 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
     detail: dict[str, object] = {}
     memory = Path("/dev/shm")
     with (
-        served(*(each[way] for each in folders for way in _WAYS)) as urls,
+        served(*(by_way[way] for by_way in folders for way in _WAYS)) as urls,
         tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as staging,
     ):
         for number, share in enumerate(ORDINARY_SHARES):
             own = dict(zip(_WAYS, urls[number * len(_WAYS) :], strict=False))
             taken = _rounds(folders[number], own, Path(staging), scope, share)
             for link in LINKS:
-                totals = {way: statistics.median(_totals_s(each, link)) for way, each in taken.items()}
+                totals = {way: statistics.median(_totals_s(times, link)) for way, times in taken.items()}
                 for way, target in TARGETS.items():
                     what = f"publish to apply at {link}, {share:.0%} changed, against {way}"
                     report.claim(what, totals[way] / totals[OURS], "x", target, "higher")
@@ -162,13 +162,13 @@ def _rounds(
 ) -> dict[str, _Taken]:
     size = scope.link_elements // TENSORS
     versions = {f"layers.{index:02d}.weight": made_up.versions(size, share, index) for index in range(TENSORS)}
-    arrays = {name: next(each) for name, each in versions.items()}
+    arrays = {name: next(stream) for name, stream in versions.items()}
     sides: dict[str, _Side] = {OURS: _Ours(folders[OURS], arrays)}
     sides |= {way.name: _Plain(folders[way.name], way, arrays) for way in (XOR, DENSE)}
     taken: dict[str, _Taken] = {way: {} for way in sides}
     # The first round does not count: it loads the codec, and touches memory for the first time.
     for version in range(1, scope.link_rounds + 2):
-        arrays = {name: next(each) for name, each in versions.items()}
+        arrays = {name: next(stream) for name, stream in versions.items()}
         order = list(urls.items())
         turn = version % len(order)
         for way, url in (*order[turn:], *order[:turn]):

@@ -52,14 +52,14 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
     name = f"tensors that are not bit-exact, {len(worst)} pairs of FSDP(n) -> TP(m)"
     report.claim(name, wrong, "tensors", 0, "lower")
     for index, what in enumerate(("chunks", "chunks and manifest")):
-        most = max(each[index] for each in worst.values())
+        most = max(ratios[index] for ratios in worst.values())
         report.claim(f"  bytes of {what} against a delta of a rank's own", most, "x", OVERHEAD_MOST, "lower")
     report.detail["shards"] = {
         "changed_share": SHARE,
         "elements": sum(tensor.numel() for tensor in base.values()),
         "worst_rank_against_a_delta_of_its_own": {
-            pair: {"chunks": round(each[0], 4), "chunks_and_manifest": round(each[1], 4)}
-            for pair, each in worst.items()
+            pair: {"chunks": round(ratios[0], 4), "chunks_and_manifest": round(ratios[1], 4)}
+            for pair, ratios in worst.items()
         },
     }
 
@@ -101,21 +101,21 @@ def _published(folder: Path, model: ModelShape, tp: int, ranks: int, versions: S
     stores = [VersionStore(folder, tp=tp, model=model) for _ in range(ranks)]
     for version, tensors in enumerate(versions):
         for rank, store in enumerate(stores):
-            held = pieces(_rows(model, rank, ranks), cut)
-            part = {piece: tensors[piece.name][piece.region.slices] for piece in held}
+            own = pieces(_rows(model, rank, ranks), cut)
+            part = {piece: tensors[piece.name][piece.region.slices] for piece in own}
             store.publish_part(version, Writer(rank, ranks), cut_part(part, model))
     return stores[0]
 
 
 def _rows(model: ModelShape, rank: int, ranks: int) -> dict[str, tuple[Region, ...]]:
     """Return an FSDP2 rank's rows of each tensor: chunks of ceil(rows / ranks)."""
-    held: dict[str, tuple[Region, ...]] = {}
+    rows: dict[str, tuple[Region, ...]] = {}
     for name in model.shapes:
         whole = model.published(name)
         length = -(-whole.shape[0] // ranks)
         if (box := whole.between(0, rank * length, (rank + 1) * length)) is not None:
-            held[name] = (box,)
-    return held
+            rows[name] = (box,)
+    return rows
 
 
 def _slices(tensors: _Tensors, regions: dict[str, Region]) -> _Tensors:
@@ -129,9 +129,9 @@ def _own_bytes(regions: dict[str, Region], base: _Tensors, new: _Tensors) -> int
     return sum(len(codec.encode(before[name], after[name])) for name in regions)
 
 
-def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:
+def pieces(boxes: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:
     cut = []
-    for name, regions in held.items():
+    for name, regions in boxes.items():
         for region in regions:
             shared = ((region.intersect(cell.region), cell.holders) for cell in cells.get(name, ()))
             placed = [Piece(name, box, holders) for box, holders in shared if box is not None]
