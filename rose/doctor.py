@@ -88,9 +88,7 @@ def _host() -> list[Finding]:
             f"{available / gib:.1f} GiB available",
             f"the demo's three engines need {needed / gib:.0f} GiB: close other programs",
         ),
-        _needed(
-            "disk", free >= 2 * gib, f"{free / gib:.0f} GiB free in {folder}", "free 2 GiB for models and the ledger"
-        ),
+        _needed("disk", free >= 2 * gib, f"{free / gib:.0f} GiB free in {folder}", "free 2 GiB for models and ledger"),
     ]
 
 

@@ -141,7 +141,7 @@ def _signers(
     for report in writers:
         endorsed_for = {key for name, key in standing.pairs if name == report.writer}
         for signer in {signer.key: signer for signer in reversed(report.signers) if signer.key}.values():
-            way_out = f"if it may, run `rose ledger endorse {signer.key} --writer {report.writer}`"
+            remedy = f"if it may, run `rose ledger endorse {signer.key} --writer {report.writer}`"
             if signer.key in endorsed_for:
                 continue
             if report.writer == ROLL_UP_WRITER:
@@ -152,14 +152,12 @@ def _signers(
             if (endorsed_for and not spool.is_upkeep(report.writer)) or of_another:
                 problems.append(
                     f"{signer.segment}: writer {report.writer} is signed by {signer.key}, which is not endorsed for "
-                    f"this writer; {way_out}"
+                    f"this writer; {remedy}"
                 )
             elif signer.key not in standing.keys:
                 first_use.setdefault(signer.key, []).append(report.writer)
             else:
-                notes.append(
-                    f"writer {report.writer} is signed by {signer.key}, which no known key endorsed; {way_out}"
-                )
+                notes.append(f"writer {report.writer} is signed by {signer.key}, which no known key endorsed; {remedy}")
     notes += (
         f"key {key}, of {', '.join(names)}, was taken on first use, and no other key endorsed it: "
         f"if it is known to you, run `rose ledger endorse {key}`"

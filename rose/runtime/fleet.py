@@ -94,9 +94,8 @@ class FleetPlan:
         spec = self._serving(device) if device.serving_url is None else None
         url = device.serving_url if spec is None else f"http://127.0.0.1:{spec.port}"
         assert url is not None
-        return ServingDevice(
-            device_id=device.id, engine_id=f"{device.id}-serving", url=url, page=self.page(device), spec=spec
-        )
+        name = f"{device.id}-serving"
+        return ServingDevice(device_id=device.id, engine_id=name, url=url, page=self.page(device), spec=spec)
 
     def agent_spec(self, device: DeviceConfig, serving: ServingDevice | None) -> AgentSpec:
         config, promised = self.config, self.config.serving_on(device)

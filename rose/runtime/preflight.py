@@ -85,9 +85,7 @@ def notice(config: FleetConfig) -> str | None:
 def _check_packages() -> None:
     missing = [name for name in _RUNTIME_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise PreflightError(
-            f"not installed: {', '.join(missing)}. In a checkout run `make demo`, or `pip install '.[gpu]'`"
-        )
+        raise PreflightError(f"not installed: {', '.join(missing)}. Run `make demo`, or `pip install '.[gpu]'`")
 
 
 def _check_devices(config: FleetConfig) -> None:

@@ -133,9 +133,7 @@ def endorse(
 @ledger_app.command()
 def receipt(
     ledger: common.LedgerOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="New file to write; else rose-receipt-<ledger>-<time>.json here.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New file; else rose-receipt-<ledger>-<time>.json here.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
     """Write a signed receipt of every writer's newest link. Keep it elsewhere: it shows what was changed since."""

@@ -274,7 +274,6 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` during the block. Raises LockError."""
     try:
         # No parents: a ledger that was moved away must not reappear in its old place.
         path.parent.mkdir(exist_ok=True)

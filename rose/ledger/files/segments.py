@@ -112,15 +112,13 @@ def recover(root: Path, writer: str) -> Tail | None:
         raise LedgerError(f"segment {root / head}, the newest of writer {writer!r}, is gone. {way_out}")
     layout.sync_folder(folder)
     header = read_header(content)
-    newest, key = link(header, sha256), keys.load_or_make()
-    if (fault := newest.signature_fault()) is not None:
+    last, key = link(header, sha256), keys.load_or_make()
+    if (fault := last.signature_fault()) is not None:
         raise LedgerError(f"segment {path}: {fault}. {way_out}")
-    _write_head(root, writer, newest.file)
+    _write_head(root, writer, last.file)
     if not header.key or (key is not None and header.key == key.public):
         registry.note(root, writer, header.key, key)
-    return Tail(
-        writer, header.epoch, header.index + 1, header.last_seq + 1, sha256, newest.chain_sha256, header.key, key
-    )
+    return Tail(writer, header.epoch, header.index + 1, header.last_seq + 1, sha256, last.chain_sha256, header.key, key)
 
 
 def begin_epoch(root: Path, tail: Tail) -> Tail:
@@ -143,9 +141,7 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
 
 def check_key(tail: Tail) -> None:
     if tail.signed_by and tail.key is None:
-        raise LedgerError(
-            f"writer {tail.writer!r} signs with the key {tail.signed_by}: restore its file or set {keys.VARIABLE}"
-        )
+        raise LedgerError(f"writer {tail.writer!r} signs with the key {tail.signed_by}: restore its file")
 
 
 def announce(root: Path, writer: str, segment: str) -> None:
@@ -180,7 +176,6 @@ def end_seq(root: Path, part: Part) -> int:
 
 
 def newest_links(root: Path) -> dict[str, Link]:
-    """Return the newest link of each writer's chain. Raises LedgerError if its segment is damaged."""
     links = {writer: _newest_link(root, writer) for writer in layout.writers(root)}
     return {writer: link for writer, link in links.items() if link is not None}
 

@@ -138,7 +138,6 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
 
 
 def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
-    """Bring archived parts back that have events in [`since_us`, `until_us`), by `at_us`."""
     store = Store(from_url)
     parts = events = size = 0
     missing = []
@@ -164,9 +163,8 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
                     layout.make_folder((ledger.folder / name).parent)
                     layout.write_file(ledger.folder / name, content)
                     _record(log, expected.RESTORED_ACTION, detail)
-                    layout.move_file(
-                        ledger.folder / part.manifest, ledger.folder / replace(part, state="compacted").manifest
-                    )
+                    compacted = replace(part, state="compacted")
+                    layout.move_file(ledger.folder / part.manifest, ledger.folder / compacted.manifest)
                 parts, events, size = parts + 1, events + detail["events"], size + len(content)
             if parts:
                 catalog.refresh(ledger.folder)

@@ -85,9 +85,8 @@ def _write(
         with ledger.connect() as connection, database.one_thread(connection):
             catalog.limit(connection, ledger.folder, (before, ends), "unrolled_retry")
             sums = {name: _copy(connection, f"FROM {name}", "ALL", temporary / f"{name}.parquet") for name in ROLLUPS}
-            ids, ids_written = _write_ids(
-                ledger, {} if before is None else before.ids, generation, temporary, connection
-            )
+            old_ids = {} if before is None else before.ids
+            ids, ids_written = _write_ids(ledger, old_ids, generation, temporary, connection)
     except (duckdb.Error, pa.ArrowException) as error:
         raise LedgerError(f"cannot roll up {ledger.folder}: {layout.unreadable(error)}") from error
     files = [*sums.values(), ids_written]
@@ -116,9 +115,8 @@ def _write_ids(
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
     old = list(known)
-    first = len(old) - merged_files(
-        (pq.read_metadata(ledger.folder / name).num_rows for name in reversed(old)), written.rows
-    )
+    sizes = (pq.read_metadata(ledger.folder / name).num_rows for name in reversed(old))
+    first = len(old) - merged_files(sizes, written.rows)
     if merged := old[first:]:
         for name in merged:
             # A merge would hide that it was changed.

@@ -136,9 +136,7 @@ class Receiver:
         endorsed = {key for writer, key in registry.endorsements(known).pairs if writer == link.writer}
         allowed = endorsed or registry.keys_of(known, link.writer)
         if allowed and link.key not in allowed:
-            raise LedgerError(
-                f"{path}: a new key. If it may sign, run `rose ledger endorse {link.key} --writer {link.writer}`"
-            )
+            raise LedgerError(f"{path}: a new key. Allow it by `rose ledger endorse {link.key} --writer {link.writer}`")
 
     def _check_present(self, path: str, header: segments.Header) -> None:
         if not any(
@@ -158,7 +156,6 @@ class Receiver:
 
 
 def check(path: str, content: bytes) -> tuple[segments.Header, str]:
-    """Return a segment's header and SHA-256. Raises LedgerError if they do not match its path and rows."""
     if (match := _PATH.fullmatch(path)) is None:
         raise LedgerError(f"{path!r} is not the path of a segment, live/<writer>/<epoch>/<index>-<sha256>.parquet")
     writer = match["writer"]

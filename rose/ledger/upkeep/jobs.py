@@ -163,9 +163,8 @@ def run_job(ledger: Ledger, job: Job, *, only_if_due: bool = False) -> JobRun:
         except (Exception, KeyboardInterrupt) as caught:
             error = _explained(caught)
         status: Literal["ok", "failed"] = "ok" if error is None else "failed"
-        return record(
-            ledger, JobRun(job.name, status, started_us, time.monotonic_ns() - began_ns, missed, result, error)
-        )
+        took_ns = time.monotonic_ns() - began_ns
+        return record(ledger, JobRun(job.name, status, started_us, took_ns, missed, result, error))
     finally:
         os.close(lock)
 
@@ -197,9 +196,8 @@ def history(ledger: Ledger) -> dict[str, Last]:
     from rose.ledger.files import sources
 
     writers = [writer for writer in layout.writers(ledger.folder) if writer.startswith(_WRITER_PREFIX)]
-    stored = sources.events(
-        ledger.folder, [part.pattern for writer in writers for part in layout.parts(ledger.folder, writer)]
-    )
+    files = [part.pattern for writer in writers for part in layout.parts(ledger.folder, writer)]
+    stored = sources.events(ledger.folder, files)
     try:
         with ledger.connect() as connection:
             connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")

@@ -70,9 +70,8 @@ class Scheduler:
     def _run(self, job: Job) -> None:
         context = multiprocessing.get_context("spawn")
         receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(
-            target=_in_child, args=(self._ledger.folder, job, sending), name=job.name, daemon=True
-        )
+        arguments = self._ledger.folder, job, sending
+        process = context.Process(target=_in_child, args=arguments, name=job.name, daemon=True)
         started_us = utc_us()
         with self._mutex:
             if self._stopping.is_set():

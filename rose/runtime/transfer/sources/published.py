@@ -58,9 +58,8 @@ def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _noth
             tensors = _one_name(tensors, model)
     fitted = {name: _fit(name, tensor, model) for name, tensor in tensors.items()}
     rounded = tuple(name for name, tensor in fitted.items() if tensor.info.dtype != tensors[name].info.dtype)
-    return Source(
-        tensors=fitted, names=None if model is None else frozenset(model), merged=tuple(merged), rounded=rounded
-    )
+    names = None if model is None else frozenset(model)
+    return Source(tensors=fitted, names=names, merged=tuple(merged), rounded=rounded)
 
 
 def _fit(name: str, tensor: RankTensor, model: Mapping[str, RankTensor] | None) -> RankTensor:

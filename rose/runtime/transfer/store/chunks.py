@@ -53,7 +53,6 @@ class ChunkFolder:
         return map_file(self.path(chunk.sha256), chunk.size_bytes)
 
     def sweep(self, named: Callable[[], set[str]]) -> bool:
-        """Remove all chunks that `named` does not return. During a write, return False."""
         with self._lock_file.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

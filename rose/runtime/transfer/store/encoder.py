@@ -116,14 +116,12 @@ def encode_first(
         fetched = fetch(cut.info.name, cut.elements(), last)
         new, now.on_device[cut.key] = fetched.bits, fetched.on_device
         now.xxh3[cut.key] = digest(new)
-        started_ns = time.monotonic_ns()
+        started_ns, mantissa = time.monotonic_ns(), mantissa_bits(cut.info.dtype)
         if bits is None:
-            encoded = codec.encode(None, new, mantissa_bits=mantissa_bits(cut.info.dtype))
+            encoded = codec.encode(None, new, mantissa_bits=mantissa)
             now.bits[cut.key] = codec.decode(new, encoded)
         else:
-            encoded, step.inverse[cut.key] = codec.advance(
-                bits, new, mantissa_bits=mantissa_bits(cut.info.dtype), link=link
-            )
+            encoded, step.inverse[cut.key] = codec.advance(bits, new, mantissa_bits=mantissa, link=link)
         return cut, _checked(cut, now, encoded, None if previous is None else previous.xxh3[cut.key], started_ns)
 
     package = _Package(version, None if previous is None else previous.version, chunks)
