@@ -43,7 +43,6 @@ class Anchor:
 
 
 def iso(us: int) -> str:
-    """Return a text such as `2026-01-31T09:30:00.000000Z` for microseconds since the epoch."""
     return utc(us * 1000)
 
 

@@ -11,14 +11,11 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import psutil
 
 from rose.terminal import Screen, echo_data, styled
-
-if TYPE_CHECKING:
-    from rose.config import FleetConfig
 
 Status = Literal["ok", "missing", "absent"]
 
@@ -76,20 +73,6 @@ def main(as_json: bool) -> int:
     return 1 if any(finding.status == "missing" for finding in findings) else 0
 
 
-def token_ids_only(fleet: FleetConfig) -> list[str]:
-    """Return a line for each rollout model whose engines have no tokenizer."""
-    from rose.runtime.models import models
-
-    reasons = []
-    for table, rollout in fleet.rollouts.items():
-        folder = models.local(rollout.model)
-        if not rollout.tokenizer:
-            reasons.append(f"{table}.tokenizer is false")
-        elif folder is not None and not models.has_tokenizer(folder):
-            reasons.append(f"{table}.model has no tokenizer.json in {folder}")
-    return [f"{why}: its engines take token ids only, and refuse texts, stop strings and grammars" for why in reasons]
-
-
 def _host() -> list[Finding]:
     from rose.runtime.preflight import ENGINE_BYTES, REST_BYTES
 
@@ -105,9 +88,7 @@ def _host() -> list[Finding]:
             f"{available / gib:.1f} GiB available",
             f"the demo's three engines need {needed / gib:.0f} GiB: close other programs",
         ),
-        _needed(
-            "disk", free >= 2 * gib, f"{free / gib:.0f} GiB free in {folder}", "free 2 GiB for models and the ledger"
-        ),
+        _needed("disk", free >= 2 * gib, f"{free / gib:.0f} GiB free in {folder}", "free 2 GiB for models and ledger"),
     ]
 
 

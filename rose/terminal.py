@@ -48,7 +48,6 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Return harmless text with its line ends and tabs."""
     return text.translate(_LINES)
 
 
@@ -58,7 +57,6 @@ def echo(*lines: str, err: bool = False, colour: str | None = None) -> None:
 
 
 def echo_error(message: object) -> None:
-    """Print an error on stderr, with its line ends."""
     typer.secho(f"rose: {visible_lines(str(message))}", fg=typer.colors.RED, err=True)
 
 

@@ -85,7 +85,6 @@ def of_secret(name: str, secret: str, scopes: tuple[Scope, ...], writers: tuple[
 
 
 def find(tokens: tuple[Token, ...], secret: str) -> Token:
-    """Return the token whose secret is `secret`. Raises UnknownTokenError."""
     sha256, match = _sha256(secret), None
     for token in tokens:  # Constant time for every file, so that timing reveals nothing.
         if hmac.compare_digest(token.sha256, sha256):
@@ -128,7 +127,6 @@ class Watched:
 
 
 def read(path: Path) -> tuple[Token, ...]:
-    """Return the tokens in a file. Raises TokenError for a damaged file, or one that is open to others."""
     try:
         content, fault = path.read_bytes(), private_files.open_to_others(path)
     except OSError as error:
@@ -187,7 +185,6 @@ def revoke(path: Path, name: str) -> None:
 
 @contextmanager
 def _edited(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Token]]:
-    """Yield the tokens by name, and write them if the block succeeds. Raises TokenError."""
     try:
         with path.with_name(f".{path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -55,24 +55,6 @@ def test_config_example_can_be_checked(tmp_path):
     assert CliRunner().invoke(app, ["doctor", "--config", str(tmp_path / "fleet.toml")]).exit_code == 0
 
 
-def test_doctor_names_the_rollout_models_that_take_token_ids_alone(tmp_path):
-    bare, file = tmp_path / "bare", tmp_path / "fleet.toml"
-    bare.mkdir()
-    (bare / "config.json").write_text("{}")
-    example = CliRunner().invoke(app, ["config"]).stdout
-
-    def lines(before, after):
-        assert before in example
-        file.write_text(example.replace(before, after, 1))
-        done = CliRunner().invoke(app, ["doctor", "--config", str(file)])
-        assert done.exit_code == 0, done.output
-        return [line for line in done.output.splitlines() if "token ids only" in line]
-
-    assert lines("", "") == []
-    assert lines("tokenizer = true", "tokenizer = false")[0].startswith("rollout.tokenizer is false")
-    assert str(bare) in lines('model = "frozenlake-tiny"', f'model = "{bare}"')[0]
-
-
 @pytest.mark.long
 def test_doctor_looks_at_everything():
     done = rose("doctor", "--json")

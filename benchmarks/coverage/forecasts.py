@@ -26,13 +26,13 @@ PROCESSES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 }
 
 
-#: Changes of the costs of some days, of which the first `known` are known.
+#: Changes of the costs of some days, of which the first `past` are known.
 CHANGES: dict[str, Callable[[np.random.Generator, Floats, int], Floats]] = {
-    "level shift": lambda random, costs, known: (
-        costs * np.where(np.arange(len(costs)) >= random.integers(7, known - 1), random.choice([1 / 3, 3.0]), 1.0)
+    "level shift": lambda random, costs, past: (
+        costs * np.where(np.arange(len(costs)) >= random.integers(7, past - 1), random.choice([1 / 3, 3.0]), 1.0)
     ),
-    "holiday": lambda random, costs, known: (
-        costs * np.where(abs(np.arange(len(costs)) - random.integers(3, known - 7) - 3) <= 3, 0.1, 1.0)
+    "holiday": lambda random, costs, past: (
+        costs * np.where(abs(np.arange(len(costs)) - random.integers(3, past - 7) - 3) <= 3, 0.1, 1.0)
     ),
     "bursts": lambda random, costs, _: costs * np.where(random.random(len(costs)) < 0.08, 6.0, 1.0),
 }
@@ -40,22 +40,22 @@ CHANGES: dict[str, Callable[[np.random.Generator, Floats, int], Floats]] = {
 
 def forecasts(random: np.random.Generator) -> Iterator[Shown]:
     """Forecast 2 to 28 days of each process from 28 and 56 known days."""
-    for known in (DAYS_MIN, 2 * DAYS_MIN):
-        days = known + int(random.integers(2, 29))
+    for past in (DAYS_MIN, 2 * DAYS_MIN):
+        days = past + int(random.integers(2, 29))
         for name, process in PROCESSES.items():
-            yield _forecast(f"forecast, {name}, {known} known", process(random, days), known)
+            yield _forecast(f"forecast, {name}, {past} known", process(random, days), past)
         for name, change in CHANGES.items():
             plain = PROCESSES["independent days" if name == "bursts" else "weekdays, AR(0.7)"](random, days)
-            costs = change(random, plain, known)
+            costs = change(random, plain, past)
             # Bursts that no known day shows cannot be forecast: the forecast says that it assumes none.
-            unseen = name == "bursts" and not np.any(costs[:known] > 3 * plain[:known])
-            yield _forecast(f"forecast, {name}{' to come' if unseen else ''}, {known} known", costs, known)
+            unseen = name == "bursts" and not np.any(costs[:past] > 3 * plain[:past])
+            yield _forecast(f"forecast, {name}{' to come' if unseen else ''}, {past} known", costs, past)
 
 
-def _forecast(label: str, costs: Floats, known: int) -> Shown:
+def _forecast(label: str, costs: Floats, past: int) -> Shown:
     nano = np.rint(np.maximum(costs, 0) * USD).astype(np.int64)
     days = [FIRST + timedelta(days=n) for n in range(len(costs))]
-    history = {day: int(cost) for day, cost in zip(days[:known], nano, strict=False)}
-    made = forecast(history, 0, [(day, Fraction(1)) for day in days[known:]])
-    why = made.method.partition(" on ")[0] if made.low_nano is None else None
-    return Shown(label, float(nano[known:].sum()), made.low_nano, made.high_nano, why)
+    history = {day: int(cost) for day, cost in zip(days[:past], nano, strict=False)}
+    prediction = forecast(history, 0, [(day, Fraction(1)) for day in days[past:]])
+    why = prediction.method.partition(" on ")[0] if prediction.low_nano is None else None
+    return Shown(label, float(nano[past:].sum()), prediction.low_nano, prediction.high_nano, why)

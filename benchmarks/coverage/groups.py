@@ -59,9 +59,9 @@ def simulate(random: np.random.Generator, flow: Flow = ALONE, size: int | None =
     accepted = random.binomial(trajectories, chance)
     audited = random.binomial(accepted, 0.5)
     correct = random.binomial(audited, 0.9)
-    each = np.exp(6 + 0.5 * wandering(random, size, flow.tokens)) * (1.5 - chance)
-    answer = random.poisson(each * 0.2 * trajectories) + 1
-    output = np.rint(each * trajectories).astype(np.int64) + answer
+    length = np.exp(6 + 0.5 * wandering(random, size, flow.tokens)) * (1.5 - chance)
+    answer = random.poisson(length * 0.2 * trajectories) + 1
+    output = np.rint(length * trajectories).astype(np.int64) + answer
     share = random.beta(1.5, 1.5, size)
     if flow.load is not None:
         share = 1 / (1 + np.exp(-1.2 * wandering(random, size, flow.load)))
@@ -97,7 +97,7 @@ def simulate(random: np.random.Generator, flow: Flow = ALONE, size: int | None =
         place: Tokens(none | {"stale": int(tokens[stale].sum()), "rejected": int(tokens[~stale].sum())})
         for place, tokens in output_by_place.items()
     }
-    return Run(Groups.of(rows), blocks, {place: int(of.sum()) for place, of in ns.items()}, became)
+    return Run(Groups.of(rows), blocks, {place: int(times.sum()) for place, times in ns.items()}, became)
 
 
 def _speed(random: np.random.Generator, size: int) -> Floats:
@@ -141,13 +141,13 @@ def many(flow: Flow = ALONE) -> tuple[Run, TokenCost]:
 @functools.lru_cache(maxsize=len(FLOWS))
 def truths(flow: Flow = ALONE) -> dict[str, float]:
     run, cost = many(flow)
-    found = run.groups
-    figures = {name: float(getattr(found, name)) for name in ("rho", "alpha", "accept_rate", "r", "ppv")}
+    groups = run.groups
+    figures = {name: float(getattr(groups, name)) for name in ("rho", "alpha", "accept_rate", "r", "ppv")}
     figures["phi"] = float(cost.borrowed_share or 0)
-    for line, usd in cost_per_correct.measured(cost, found).items():
+    for line, usd in cost_per_correct.measured(cost, groups).items():
         figures[f"per accepted, {line}"] = float(usd or 0)
         figures[f"per correct, {line}"] = float(usd or 0) / figures["ppv"]
-        figures[f"formula, {line}"] = cost_per_correct.formula(CPM_USD, found.r, found, cost.pi(line)) or 0.0
+        figures[f"formula, {line}"] = cost_per_correct.formula(CPM_USD, groups.r, groups, cost.pi(line)) or 0.0
     figures["C3 / PPV"] = figures["formula, blended"] / figures["ppv"]
     return figures
 
@@ -160,8 +160,8 @@ def cost(random: np.random.Generator) -> Iterator[Shown]:
 
 def _cost(random: np.random.Generator, flow: Flow) -> Iterator[Shown]:
     run, truth = simulate(random, flow), truths(flow)
-    found, price = run.groups, priced(run, random)
-    drawn = cost_per_correct.resample(found)
+    groups, price = run.groups, priced(run, random)
+    drawn = cost_per_correct.resample(groups)
     assert drawn is not None
     shares = {
         "alpha": ("solved", "judged_groups"),
@@ -169,18 +169,18 @@ def _cost(random: np.random.Generator, flow: Flow) -> Iterator[Shown]:
         "ppv": ("audited_correct", "audited"),
     }
     for name, columns in shares.items():
-        yield shown(name, truth[name], cost_per_correct.share_interval(found, *columns))
+        yield shown(name, truth[name], cost_per_correct.share_interval(groups, *columns))
     for name in ("rho", "r", "phi"):
         yield shown(name, truth[name], bootstrap.interval(getattr(drawn, name), drawn.units))
     for line in cost_per_correct.LINES:
-        accepted, right = cost_per_correct.measured_interval(price, run.tokens, found, drawn, line)
+        accepted, right = cost_per_correct.measured_interval(price, run.tokens, groups, drawn, line)
         yield shown(f"per accepted, {line}", truth[f"per accepted, {line}"], accepted)
         yield shown(f"per correct, {line}", truth[f"per correct, {line}"], right)
         formula, over = cost_per_correct.formula_interval(CPM_USD, price, drawn, line)
         yield shown(f"formula, {line}", truth[f"formula, {line}"], formula)
         if line == "blended":
             yield shown("C3 / PPV", truth["C3 / PPV"], over)
-    parts = breakdown.parts([{**row, "part": f"task {n % 2}"} for n, row in enumerate(found.rows)], price)
+    parts = breakdown.parts([{**row, "part": f"task {n % 2}"} for n, row in enumerate(groups.rows)], price)
     yield shown("per accepted by task", truth["per accepted, blended"], parts[0].interval)
 
 
@@ -223,7 +223,7 @@ def verdicts(random: np.random.Generator) -> Iterator[Shown]:
     run, truth = simulate(random), truths()
     price, drawn = priced(run, random), cost_per_correct.resample(run.groups)
     assert drawn is not None
-    each = sum(price.paid.values(), Fraction(0)) / run.groups.judged
+    usd = sum(price.paid.values(), Fraction(0)) / run.groups.judged
     probes = []
     for group, chance in enumerate(random.beta(2, 2, 30)):
         for n in range(4):
@@ -231,6 +231,6 @@ def verdicts(random: np.random.Generator) -> Iterator[Shown]:
             accepts = bool(random.random() < (0.9 if right else 0.2))
             probes.append(Probe(f"{group}-{n}", "v", 0.5, correct=right, accepted=accepts, group=str(group)))
     draws = cost_per_correct.judged_draws(price, run.tokens, run.groups, drawn)
-    compared = verifiers.compare(probes, each, {"v": Fraction(1, 100_000)}, draws)
+    compared = verifiers.compare(probes, usd, {"v": Fraction(1, 100_000)}, draws)
     per_judged = truth["per accepted, blended"] * truth["accept_rate"]
     yield shown("a correct answer with a verifier", (per_judged + 1e-5) / 0.45, compared.verifiers[0].interval)

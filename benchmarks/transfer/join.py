@@ -11,6 +11,7 @@ import torch
 from benchmarks.transfer import made_up
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import Scope
+from benchmarks.transfer.throttle import Throttle
 from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.codec.bits import from_bits
@@ -35,8 +36,8 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
     packages = VersionStore(folder / _COMPOSITES).packages()
     for distance in scope.join_distances:
         name = f"packages to a new receiver, {distance - 1} versions after the anchor"
-        found = len(plan(packages, distance - 1, None))
-        report.claim(name, found, "packages", 2 + math.log2(distance), "lower")
+        count = len(plan(packages, distance - 1, None))
+        report.claim(name, count, "packages", 2 + math.log2(distance), "lower")
     with served(*(folder / way for way in _WAYS)) as urls:
         for distance in scope.join_distances:
             start = newest - distance
@@ -44,11 +45,11 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
             for number in range(ROUNDS):
                 for way, url in zip(_WAYS, urls, strict=True):
                     staging = folder / f"staging-{way}-{start}-{number}"
-                    receiver = Receiver(url, None, staging, max_bytes_per_s=LINK_BYTES_PER_S)
+                    receiver = Receiver(url, None, staging, pace=Throttle(LINK_BYTES_PER_S).wait)
                     rounds[way].append(_join(receiver, newest, start, kept[start], kept[newest]))
             figures = {
-                way: each[0] | {"seconds": round(statistics.median(one["seconds"] for one in each), 4)}
-                for way, each in rounds.items()
+                way: joins[0] | {"seconds": round(statistics.median(join["seconds"] for join in joins), 4)}
+                for way, joins in rounds.items()
             }
             for way in (_CHAIN, _DENSE):
                 for what, key in (("bytes", "wire_bytes"), ("seconds", "seconds")):
@@ -63,19 +64,19 @@ def _publish(folder: Path, elements: int, newest: int, kept: set[int]) -> dict[i
     size = elements // TENSORS
     versions = made_up.versions(size, SHARE)
     store = VersionStore(folder / _COMPOSITES, anchor_every=2 * newest, anchors_kept=1)
-    found, chain = {}, []
+    weights, chain = {}, []
     for version in range(newest + 1):
         bits = next(versions)  # Tensors are encoded apart, so the same weights shifted serve as other tensors.
         shifted = [np.roll(bits, index * size // TENSORS) for index in range(TENSORS)]
-        tensors = {f"layers.{index}.weight": from_bits(each, "bfloat16") for index, each in enumerate(shifted)}
-        chain.append(store.publish(version, tensors).manifest)
+        tensors = {f"layers.{index}.weight": from_bits(part, "bfloat16") for index, part in enumerate(shifted)}
+        chain.append(store.publish(version, tensors)[0])
         if version in kept or version == newest:
-            found[version] = tensors
+            weights[version] = tensors
     catalog = Catalog(folder / _CHAIN)
     (folder / _CHAIN / "chunks").symlink_to(folder / _COMPOSITES / "chunks")
     catalog.add(chain)
-    VersionStore(folder / _DENSE).publish(newest, found[newest])
-    return found
+    VersionStore(folder / _DENSE).publish(newest, weights[newest])
+    return weights
 
 
 def _join(receiver: Receiver, newest: int, start: int, base: _Tensors, expected: _Tensors) -> dict[str, float]:

@@ -2,6 +2,7 @@
 encode, decode and compare each tensor, write, plan, pin, fetch over real HTTP on loopback, check, decode and hash
 again. ROSE writes changes in place, the others swap buffers. Composite deltas and anchors do not count."""
 
+import math
 import statistics
 import tempfile
 import time
@@ -15,6 +16,7 @@ import torch
 from benchmarks.transfer import made_up
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import ORDINARY_SHARES, Scope
+from benchmarks.transfer.throttle import Throttle
 from benchmarks.transfer.ways import DENSE, XOR, Way, in_threads
 from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import Prepared, prepare
@@ -135,14 +137,14 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
     detail: dict[str, object] = {}
     memory = Path("/dev/shm")
     with (
-        served(*(each[way] for each in folders for way in _WAYS)) as urls,
+        served(*(by_way[way] for by_way in folders for way in _WAYS)) as urls,
         tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as staging,
     ):
         for number, share in enumerate(ORDINARY_SHARES):
             own = dict(zip(_WAYS, urls[number * len(_WAYS) :], strict=False))
             taken = _rounds(folders[number], own, Path(staging), scope, share)
             for link in LINKS:
-                totals = {way: statistics.median(_totals_s(each, link)) for way, each in taken.items()}
+                totals = {way: statistics.median(_totals_s(times, link)) for way, times in taken.items()}
                 for way, target in TARGETS.items():
                     what = f"publish to apply at {link}, {share:.0%} changed, against {way}"
                     report.claim(what, totals[way] / totals[OURS], "x", target, "higher")
@@ -160,13 +162,13 @@ def _rounds(
 ) -> dict[str, _Taken]:
     size = scope.link_elements // TENSORS
     versions = {f"layers.{index:02d}.weight": made_up.versions(size, share, index) for index in range(TENSORS)}
-    arrays = {name: next(each) for name, each in versions.items()}
+    arrays = {name: next(stream) for name, stream in versions.items()}
     sides: dict[str, _Side] = {OURS: _Ours(folders[OURS], arrays)}
     sides |= {way.name: _Plain(folders[way.name], way, arrays) for way in (XOR, DENSE)}
     taken: dict[str, _Taken] = {way: {} for way in sides}
     # The first round does not count: it loads the codec, and touches memory for the first time.
     for version in range(1, scope.link_rounds + 2):
-        arrays = {name: next(each) for name, each in versions.items()}
+        arrays = {name: next(stream) for name, stream in versions.items()}
         order = list(urls.items())
         turn = version % len(order)
         for way, url in (*order[turn:], *order[:turn]):
@@ -185,7 +187,8 @@ def _round(
     for number, (link, bytes_per_s) in enumerate(LINKS.items()):
         if staged is not None:
             staged.remove()
-        receiver = Receiver(url, None, staging / str(number), max_bytes_per_s=bytes_per_s if shaped else None)
+        pace = Throttle(bytes_per_s if shaped else math.inf).wait
+        receiver = Receiver(url, None, staging / str(number), pace=pace)
         with _timed(taken, link):
             staged = receiver.fetch(version, version - 1)
     assert staged is not None, "there are links"

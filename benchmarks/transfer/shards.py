@@ -1,6 +1,6 @@
 """Trainers of n ranks that publish by parts, and engines of m ranks that fetch only their shards."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -10,10 +10,12 @@ from benchmarks.transfer.scope import Scope
 from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.codec import codec
-from rose.runtime.transfer.codec.bits import from_bits, to_bits
+from rose.runtime.transfer.codec.bits import dtype_name, from_bits, to_bits
+from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
-from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
-from rose.runtime.transfer.package.cuts import cut_part
+from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells, receiver_regions
+from rose.runtime.transfer.package.cuts import Cut
+from rose.runtime.transfer.package.manifest import TensorInfo
 from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
@@ -50,14 +52,14 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
     name = f"tensors that are not bit-exact, {len(worst)} pairs of FSDP(n) -> TP(m)"
     report.claim(name, wrong, "tensors", 0, "lower")
     for index, what in enumerate(("chunks", "chunks and manifest")):
-        most = max(each[index] for each in worst.values())
+        most = max(ratios[index] for ratios in worst.values())
         report.claim(f"  bytes of {what} against a delta of a rank's own", most, "x", OVERHEAD_MOST, "lower")
     report.detail["shards"] = {
         "changed_share": SHARE,
         "elements": sum(tensor.numel() for tensor in base.values()),
         "worst_rank_against_a_delta_of_its_own": {
-            pair: {"chunks": round(each[0], 4), "chunks_and_manifest": round(each[1], 4)}
-            for pair, each in worst.items()
+            pair: {"chunks": round(ratios[0], 4), "chunks_and_manifest": round(ratios[1], 4)}
+            for pair, ratios in worst.items()
         },
     }
 
@@ -99,21 +101,21 @@ def _published(folder: Path, model: ModelShape, tp: int, ranks: int, versions: S
     stores = [VersionStore(folder, tp=tp, model=model) for _ in range(ranks)]
     for version, tensors in enumerate(versions):
         for rank, store in enumerate(stores):
-            held = pieces(_rows(model, rank, ranks), cut)
-            part = {piece: tensors[piece.name][piece.region.slices] for piece in held}
+            own = pieces(_rows(model, rank, ranks), cut)
+            part = {piece: tensors[piece.name][piece.region.slices] for piece in own}
             store.publish_part(version, Writer(rank, ranks), cut_part(part, model))
     return stores[0]
 
 
 def _rows(model: ModelShape, rank: int, ranks: int) -> dict[str, tuple[Region, ...]]:
     """Return an FSDP2 rank's rows of each tensor: chunks of ceil(rows / ranks)."""
-    held: dict[str, tuple[Region, ...]] = {}
+    rows: dict[str, tuple[Region, ...]] = {}
     for name in model.shapes:
         whole = model.published(name)
         length = -(-whole.shape[0] // ranks)
         if (box := whole.between(0, rank * length, (rank + 1) * length)) is not None:
-            held[name] = (box,)
-    return held
+            rows[name] = (box,)
+    return rows
 
 
 def _slices(tensors: _Tensors, regions: dict[str, Region]) -> _Tensors:
@@ -125,3 +127,25 @@ def _own_bytes(regions: dict[str, Region], base: _Tensors, new: _Tensors) -> int
         {name: to_bits(name, tensor) for name, tensor in _slices(tensors, regions).items()} for tensors in (base, new)
     )
     return sum(len(codec.encode(before[name], after[name])) for name in regions)
+
+
+def pieces(boxes: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:
+    cut = []
+    for name, regions in boxes.items():
+        for region in regions:
+            shared = ((region.intersect(cell.region), cell.holders) for cell in cells.get(name, ()))
+            placed = [Piece(name, box, holders) for box, holders in shared if box is not None]
+            if (covered := sum(piece.region.elements for piece in placed)) != region.elements:
+                raise TransferError(f"tensor {name!r}: {region} has only {covered} elements in the model's tensor")
+            cut += placed
+    return cut
+
+
+def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cut]:
+    cuts = []
+    for piece, tensor in pieces.items():
+        info = TensorInfo(piece.name, dtype_name(piece.name, tensor), model.published(piece.name).stop)
+        if tuple(tensor.shape) != piece.region.shape:
+            raise TransferError(f"tensor {piece.name!r} at {piece.region} has shape {list(tensor.shape)}")
+        cuts.append(Cut(info, piece.region, piece.holders, tensor))
+    return cuts

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rose.ledger.files import layout
@@ -21,39 +20,28 @@ if TYPE_CHECKING:
     from rose.ledger.writer import LedgerWriter
 
 WRITER = "access"
-#: `exports`: log exports, reports and verifications; `queries`: queries too; anything else: nothing.
-VARIABLE = "ROSE_LOG_ACCESS"
+VARIABLE = "ROSE_LOG_ACCESS"  # `exports`: log exports, reports and verifications.
 STATEMENT_CHARACTERS = 1000
 COUNTED_S = 1.0  # Refusals of one peer, and its questions about writers, become one event in this time.
 _COUNTED_MAX = 1024
 OTHER_PEERS = "(other peers)"
 
 
-@dataclass(slots=True)
-class Reading:
-    rows: int | None = None
-
-
 @contextmanager
 def logged(
-    ledger: Ledger,
-    action: Literal["query", "export", "verify", "report", "receipt"],
-    text: str,
-    *,
-    who: str | None = None,
-) -> Iterator[Reading]:
-    """Log the block's read by `who` (None: this user), if the environment variable VARIABLE asks for it."""
-    reading, began_ns = Reading(), time.monotonic_ns()
-    outcome: Literal["ok", "refused", "failed", "timeout"] = "ok"
+    ledger: Ledger, action: Literal["export", "verify", "report", "receipt"], text: str, *, who: str | None = None
+) -> Iterator[None]:
+    """Log the block's read by `who` (None: this user), if the environment variable VARIABLE is `exports`."""
+    began_ns, outcome = time.monotonic_ns(), "ok"
     try:
-        yield reading
+        yield
     except Exception as error:
         outcome = getattr(error, "outcome", "failed")
         raise
     finally:
-        if os.environ.get(VARIABLE) in (("queries",) if action == "query" else ("exports", "queries")):
-            took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
-            _write(ledger, {"action": action, "outcome": outcome, **took, **statement(text)}, who)
+        if os.environ.get(VARIABLE) == "exports":
+            took_ns = time.monotonic_ns() - began_ns
+            _write(ledger, {"action": action, "outcome": outcome, "duration_ns": took_ns, **statement(text)}, who)
 
 
 def statement(text: str | None) -> dict[str, Any]:
@@ -66,7 +54,7 @@ def statement(text: str | None) -> dict[str, Any]:
 
 
 def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
-    # These load Arrow, which a query does while its worker starts.
+    # These load Arrow.
     from rose.events import Access
     from rose.ledger import verified
     from rose.ledger.writer import LedgerWriter

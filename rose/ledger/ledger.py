@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 
 if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read a ledger.
     from collections.abc import Mapping, Sequence
@@ -20,9 +21,7 @@ if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read
 
 
 class Ledger:
-    """A ledger's folder, and what this process found in its files. Raises LedgerError if `folder` is no ledger.
-
-    With `allow_unverified`, a ledger that does not verify still shows its figures, with a mark."""
+    """A ledger's folder, and what this process found in its files. `allow_unverified`: show marked figures."""
 
     def __init__(self, folder: Path | str, *, allow_unverified: bool = False) -> None:
         self.folder = layout.check(folder)
@@ -78,7 +77,13 @@ class Ledger:
     @property
     def archived_until_us(self) -> int | None:
         """Return `at_us` of the newest archived event that left the ledger, or None."""
-        return layout.archived_until_us(self.folder)
+        newest = []
+        for part in layout.archived_parts(self.folder):
+            try:
+                newest.append(json.loads((self.folder / part.manifest).read_bytes())["at_us_max"])
+            except ValueError as error:
+                raise LedgerError(f"{part.manifest} is damaged. Run `rose ledger verify`") from error
+        return max((at_us for at_us in newest if at_us is not None), default=None)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Return an exclusive lock of this ledger. Raises LockError if the file system refuses."""

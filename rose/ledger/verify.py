@@ -63,8 +63,7 @@ class Report:
 
 
 def verify(root: Path, seen: Seen, marks: Mapping[str, Sequence[int]]) -> Report:
-    """Check the ledger, and keep a record (see `rose.ledger.verified`). The report has the links at the seqs in
-    `marks`.
+    """Check the ledger, and keep a record. The report has the links at the seqs in `marks`.
 
     The first check reads every byte; a later one reads only new and changed files."""
     layout.check(root)  # It may be gone since it was opened.
@@ -134,10 +133,7 @@ def _folder(root: Path, seen: Seen, expected: Expected) -> list[str]:
 def _signers(
     root: Path, seen: Seen, known: Sequence[registry.Line], writers: Sequence[WriterReport]
 ) -> tuple[list[str], list[str]]:
-    """Return problems and notes about keys that no known key endorsed for their writer.
-
-    A roll-up with such a key is compared with its events. Nothing else proves an event of the books, so a key that is
-    known only for other writers may not sign one."""
+    """Return problems and notes about keys that no known key endorsed for their writer."""
     standing = registry.endorsements(known)
     problems: list[str] = []
     notes: list[str] = []
@@ -145,7 +141,7 @@ def _signers(
     for report in writers:
         endorsed_for = {key for name, key in standing.pairs if name == report.writer}
         for signer in {signer.key: signer for signer in reversed(report.signers) if signer.key}.values():
-            way_out = f"if it may, run `rose ledger endorse {signer.key} --writer {report.writer}`"
+            remedy = f"if it may, run `rose ledger endorse {signer.key} --writer {report.writer}`"
             if signer.key in endorsed_for:
                 continue
             if report.writer == ROLL_UP_WRITER:
@@ -156,14 +152,12 @@ def _signers(
             if (endorsed_for and not spool.is_upkeep(report.writer)) or of_another:
                 problems.append(
                     f"{signer.segment}: writer {report.writer} is signed by {signer.key}, which is not endorsed for "
-                    f"this writer; {way_out}"
+                    f"this writer; {remedy}"
                 )
             elif signer.key not in standing.keys:
                 first_use.setdefault(signer.key, []).append(report.writer)
             else:
-                notes.append(
-                    f"writer {report.writer} is signed by {signer.key}, which no known key endorsed; {way_out}"
-                )
+                notes.append(f"writer {report.writer} is signed by {signer.key}, which no known key endorsed; {remedy}")
     notes += (
         f"key {key}, of {', '.join(names)}, was taken on first use, and no other key endorsed it: "
         f"if it is known to you, run `rose ledger endorse {key}`"

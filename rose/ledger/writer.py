@@ -23,9 +23,7 @@ _LINGER_S = 0.001  # How long a flush waits for further callers to share its fil
 
 
 class LedgerWriter:
-    """Appends one process's events to a ledger. Thread-safe; a context manager.
-
-    The next process with this writer name continues at exactly the next seq."""
+    """Appends one process's events to a ledger. Thread-safe. The next process with its name continues its seq."""
 
     def __init__(
         self,
@@ -80,8 +78,7 @@ class LedgerWriter:
         flush_interval_s: float = 2.0,
         queue_max: int = 65536,
     ) -> Self:
-        """Open the ledger at `root`, created if missing. At most `queue_max` events wait. Raises LedgerError if the
-        folder is no ledger, if a live process has this writer name, or if the newest segment is damaged."""
+        """Open the ledger at `root`, created if missing. At most `queue_max` events wait. Raises LedgerError."""
         root = layout.create(root)
         layout.check_writer_name(writer)
         if not run_id:
@@ -121,9 +118,8 @@ class LedgerWriter:
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
         """Append an event and return its seq, or None if a full queue merged or only counted it.
 
-        With `durable`, it is on disk and in every view when this returns (None: the kind decides). Events of durable
-        kinds are never dropped. Raises LedgerError for a wrong field, a closed writer, or a disk that refuses a durable
-        event. That event stays in the queue, so retry only with the same event_id."""
+        With `durable`, it is on disk when this returns (None: the kind decides). Raises LedgerError. After a refusal
+        the event stays in the queue, so retry only with the same event_id."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable
         control = wait or event.durable
@@ -189,7 +185,6 @@ class LedgerWriter:
         return LedgerError(f"writer {self.writer!r} is closed; open it again to record events")
 
     def _make_room(self, control: bool) -> bool:
-        """Return whether an event may join a full queue. A control event waits for room, and then joins."""
         if control:
             self._wake()
             self._progress.wait_for(
@@ -363,9 +358,7 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Merge the reading `before` into `named`: energies are summed, power and busy share averaged over time.
-
-    If one reading lacks an energy, a power or a share, the merged value is unknown."""
+    """Sum energies, and average power and busy share over time. If a reading lacks one, the merged value is unknown."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

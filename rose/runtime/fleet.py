@@ -94,9 +94,8 @@ class FleetPlan:
         spec = self._serving(device) if device.serving_url is None else None
         url = device.serving_url if spec is None else f"http://127.0.0.1:{spec.port}"
         assert url is not None
-        return ServingDevice(
-            device_id=device.id, engine_id=f"{device.id}-serving", url=url, page=self.page(device), spec=spec
-        )
+        name = f"{device.id}-serving"
+        return ServingDevice(device_id=device.id, engine_id=name, url=url, page=self.page(device), spec=spec)
 
     def agent_spec(self, device: DeviceConfig, serving: ServingDevice | None) -> AgentSpec:
         config, promised = self.config, self.config.serving_on(device)
@@ -193,7 +192,6 @@ class FleetPlan:
         return RolloutModel(engine=engine, capacity=config.max_concurrent, kv_bytes_per_token=bytes_per_token)
 
     def _memory_arguments(self, device: DeviceConfig, rollout: RolloutConfig, name: str) -> list[str]:
-        """Return the argument for the computed memory share. The file's arguments come later and win."""
         if (free_bytes := self.free_bytes.get(device.id)) is None:
             return []
         return [f"--mem-fraction-static={self.memory.memory_fraction(device, rollout, name, free_bytes)}"]

@@ -15,7 +15,7 @@ from rose.config.checks import more_ranks
 from rose.runtime.models import models
 from rose.runtime.models.models import kv_bytes_per_token, weights_bytes
 from rose.runtime.platform import cpu
-from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure
+from rose.runtime.policy.kv import KvMemory, initial_budget_bytes
 
 CORES_SERVING_TOKENS = 8192  # Pools on CPU cores, where a page is taken when first written: more than a core fills.
 CORES_ROLLOUT_TOKENS = 32768
@@ -146,22 +146,6 @@ class MemoryPlan:
             f"are made, {self._pools_in_file(device, table, rollout)}or end what else is on that GPU"
         )
 
-    def unreachable_budget(self, device: DeviceConfig) -> str | None:
-        """Return why the file's pools are too small for a lent device's KV budget, or None."""
-        if device.pool != "serving" or device.serving_url is not None or not self.config.coserving.enabled:
-            return None
-        for table, rollout in self.config.rollouts.items():
-            pools = self._pools_in_file(device, table, rollout)
-            full = self._kv(device, rollout, self.serving_tokens(device), self.rollout_tokens(device, rollout))
-            if pools and not under_pressure(full):
-                return (
-                    f"device {device.id!r}: {pools}the pools hold {_gib(full.serving_bytes)} and "
-                    f"{_gib(full.rollout_bytes)} GiB{self._with(rollout)}, so that {_gib(device.kv_bytes)} GiB of "
-                    "kv_bytes never run short and the headroom is never used: leave max_total_tokens out, or lower "
-                    "kv_bytes"
-                )
-        return None
-
     def memory_fraction(self, device: DeviceConfig, rollout: RolloutConfig, name: str, free_bytes: int) -> float:
         """Return `--mem-fraction-static`; SGLang leaves its rest to graphs and activations. Raises ValueError."""
         for part in self.parts(device, rollout):
@@ -179,17 +163,13 @@ class MemoryPlan:
         names = [f"{name}.max_total_tokens ({tokens})" for name, tokens in pools.items() if tokens is not None]
         return " and ".join(names) + (", " if names else "")
 
-    def _kv(
-        self, device: DeviceConfig, rollout: RolloutConfig, serving_tokens: int = 0, rollout_tokens: int = 0
-    ) -> KvMemory:
+    def _kv(self, device: DeviceConfig, rollout: RolloutConfig) -> KvMemory:
         return KvMemory(
             device_bytes=device.kv_bytes,
             serving_bytes_per_token=self.serving_bytes_per_token(device),
             rollout_bytes_per_token=self.rollout_bytes_per_token(device, rollout),
             headroom=self.config.coserving.headroom,
             high_watermark=self.config.coserving.high_watermark,
-            serving_tokens=serving_tokens,
-            rollout_tokens=rollout_tokens,
         )
 
 

@@ -39,7 +39,9 @@ def check(config: FleetConfig) -> None:
     """Check a fleet that is all on this host. Raises PreflightError."""
     check_archive(config)
     check_host(config)
-    _check_port(config.gateway.port, "gateway.port", config.gateway.host)
+    if config.gateway.port is not None:
+        with _refused(EngineError):
+            require_free_port(config.gateway.port, "gateway.port", config.gateway.host)
 
 
 def check_host(config: FleetConfig) -> None:
@@ -54,7 +56,8 @@ def check_host(config: FleetConfig) -> None:
     _check_memory(config)
     for number, device in enumerate(device for device in config.device if device.pool == "serving"):
         if device.serving_url is None and (port := config.serving_on(device).port) is not None:
-            _check_port(port + number, f"device {device.id!r}", "127.0.0.1")
+            with _refused(EngineError):
+                require_free_port(port + number, f"device {device.id!r}", "127.0.0.1")
 
 
 def check_gpus(memory: MemoryPlan) -> dict[str, int]:
@@ -82,9 +85,7 @@ def notice(config: FleetConfig) -> str | None:
 def _check_packages() -> None:
     missing = [name for name in _RUNTIME_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise PreflightError(
-            f"not installed: {', '.join(missing)}. In a checkout run `make demo`, or `pip install '.[gpu]'`"
-        )
+        raise PreflightError(f"not installed: {', '.join(missing)}. Run `make demo`, or `pip install '.[gpu]'`")
 
 
 def _check_devices(config: FleetConfig) -> None:
@@ -160,13 +161,6 @@ def _check_memory(config: FleetConfig) -> None:
         raise PreflightError(
             f"{engines} engines need about {needed / 2**30:.0f} GiB of memory and {available / 2**30:.1f} are available"
         )
-
-
-def _check_port(port: int | None, what: str, host: str) -> None:
-    if port is None:
-        return
-    with _refused(EngineError):
-        require_free_port(port, what, host)
 
 
 def _check_trace(config: FleetConfig) -> None:

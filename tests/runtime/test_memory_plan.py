@@ -54,7 +54,6 @@ def test_pools_on_a_gpu_are_as_large_as_its_kv_bytes(model):
     assert memory.serving_tokens(lent) == 20 * GIB // TOKEN_BYTES
     assert memory.rollout_tokens(lent, made.rollout) == 15 * GIB // TOKEN_BYTES
     assert memory.rollout_tokens(own, made.rollout) == 20 * GIB // TOKEN_BYTES
-    assert memory.unreachable_budget(lent) is None
 
 
 def test_a_device_is_planned_for_the_model_that_it_serves(model, tmp_path):
@@ -79,18 +78,11 @@ def test_pools_on_cores_stay_as_they_were(model):
     memory.check(made.device[0], 0)
 
 
-def test_a_pool_that_the_file_gives_wins_and_is_said_where_the_budget_can_no_longer_bind(model):
+def test_a_pool_that_the_file_gives_wins(model):
     small = fleet(serving={"max_total_tokens": 8192}, rollout={"max_total_tokens": 32768})
     memory = plan(small, model)
     lent = small.device[0]
     assert (memory.serving_tokens(lent), memory.rollout_tokens(lent, small.rollout)) == (8192, 32768)
-    notice = memory.unreachable_budget(lent)
-    assert "serving.max_total_tokens (8192) and rollout.max_total_tokens (32768)" in notice
-    assert memory.unreachable_budget(small.device[1]) is None
-    large = fleet(serving={"max_total_tokens": 150_000}, rollout={"max_total_tokens": 32768})
-    assert plan(large, model).unreachable_budget(large.device[0]) is None
-    nothing_lent = fleet(rollout={"max_total_tokens": 9}, coserving={"enabled": False})
-    assert plan(nothing_lent, model).unreachable_budget(lent) is None
 
 
 def test_the_parts_of_a_device_are_what_the_run_will_start_on_it(model):

@@ -1,1 +1,1 @@
-"""The checks of `verify`, except the check of each writer's chain."""
+"""The checks of `verify`: the chain of each writer, and what the ledger's records expect."""

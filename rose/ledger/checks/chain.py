@@ -67,13 +67,11 @@ class Chain:
         self.sha256: str | None = ""
         self.link: str | None = ""
         self.newest = ""
-        self.parts: list[Part] = []
         self.head_names_one = False
 
     def walk(self, parts: list[Part]) -> WriterReport:
         # First, since a head never runs ahead of its segment: the named segment must exist.
         head = self._head()
-        self.parts = parts
         for part in parts:
             if part.first != self.next_epoch:
                 missing = f"epochs {self.next_epoch} to {part.first - 1}"
@@ -85,7 +83,6 @@ class Chain:
             else:
                 self._merged(part)
         self.report.chain_sha256 = self.link or ""
-        self._superseded()
         if head is not None:
             self._check_head(head)
         return self.report
@@ -148,32 +145,6 @@ class Chain:
             except OSError:
                 return False
         return False
-
-    def _superseded(self) -> None:
-        chain = self.parts
-        for part, superseded in layout.all_parts(self.root, self.report.writer):
-            if not superseded or part in chain:
-                continue
-            wider = next((one for one in chain if one.first <= part.first and part.last <= one.last), None)
-            problems = len(self.report.problems)
-            if part.state == "live":
-                self._merged_epoch(part, wider)
-            elif (manifest := self._manifest(part)) is not None and part.state == "compacted":
-                self._rows(part, manifest)
-            faulty = len(self.report.problems) > problems
-            if faulty and (part, True) not in layout.all_parts(self.root, self.report.writer):
-                del self.report.problems[problems:]
-
-    def _merged_epoch(self, part: Part, wider: Part | None) -> None:
-        merged = None if wider is None else self._facts(wider.manifest, "files", examine.merged_files)
-        for name in sorted(layout.names(self.root / part.folder)):
-            path = f"{part.folder}/{name}"
-            if layout.LEFTOVER_NAME.fullmatch(name):
-                continue
-            if merged is not None and path not in merged:
-                self._problem(path, "a foreign file: it is not among those that were merged")
-            else:
-                self._examine_segment(path)
 
     def _live(self, part: Part) -> None:
         relative = part.folder

@@ -27,9 +27,6 @@ ledger_app = typer.Typer(help="Verify a ledger, and prove it to others.", no_arg
 @ledger_app.command()
 def verify(
     ledger: common.LedgerOption = None,
-    incremental: Annotated[
-        bool, typer.Option("--incremental", help="Trust files that the last verification read, by size and times.")
-    ] = False,
     against: Annotated[
         list[Path] | None, typer.Option("--against", help="A receipt, or a folder of them; may be repeated.")
     ] = None,
@@ -43,10 +40,6 @@ def verify(
     """
     if key is not None and not against:
         common.fail("--key is for the receipts that --against names")
-    if incremental and against:
-        common.fail(
-            "--against reads every byte, and --incremental trusts what may have been forged; give one of the two"
-        )
     with common.clear_errors(), common.progress_bar("Verifying"):
         from rose.ledger import verified
         from rose.ledger import verify as verification
@@ -57,9 +50,9 @@ def verify(
 
         opened = common.open_ledger(ledger)
         receipts = continuation.read(against or [], key=key)
-        with logged(opened, "verify", "new files" if incremental else "every byte"):
+        with logged(opened, "verify", "every byte"):
             marks = continuation.marks(receipts)
-            report = opened.verify_changed() if incremental else opened.verify(marks=marks)
+            report = opened.verify(marks=marks)
             held = continuation.check(report, receipts) if receipts else None
         faulty, named = (None, []) if report.problems else verification.faulty_events(opened.folder)
         own = load()
@@ -140,13 +133,10 @@ def endorse(
 @ledger_app.command()
 def receipt(
     ledger: common.LedgerOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="New file to write; else rose-receipt-<ledger>-<time>.json here.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New file; else rose-receipt-<ledger>-<time>.json here.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Write a signed receipt of the newest link of every writer. Keep it elsewhere: it shows later what was changed
-    since."""
+    """Write a signed receipt of every writer's newest link. Keep it elsewhere: it shows what was changed since."""
     with common.clear_errors():
         from rose.ledger.access import logged
         from rose.ledger.evidence import receipt as receipts
@@ -177,8 +167,7 @@ def restore(
     until: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Before this time, UTC.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Bring archived events back: all, or the events of a period. The exit code is 1 if a file was not found in the
-    archive."""
+    """Bring archived events back: all, or those of a period. Exit code 1: a file was not found in the archive."""
     with common.clear_errors(), common.progress_bar("Restoring"):
         from rose.ledger.growth.archive import restore as run
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import functools
 import io
-import os
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +17,6 @@ from rose.ledger.commands.output import csv_cells
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
-    from rose.ledger.ledger import Ledger
     from rose.ledger.reading.query import Result
 
 _LIMIT = 1000
@@ -35,12 +31,6 @@ def sql_command(
     ] = None,
     ledger: common.LedgerOption = None,
     *,
-    server: Annotated[
-        str | None, typer.Option(help="Ask a controller instead of a folder: http://HOST:PORT or https://HOST:PORT.")
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with the controller's token; else ROSE_TOKEN is it.")
-    ] = None,
     as_json: common.JsonOption = False,
     as_csv: CsvOption = False,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
@@ -57,20 +47,9 @@ def sql_command(
         )
     with common.clear_errors():
         text = sys.stdin.read() if query == "-" else query
-        if server is None:
-            if token_file is not None:
-                common.fail("--token-file is for a controller; name one with --server")
-            from rose.ledger.reading.query import query as select
+        from rose.ledger.reading.query import query as select
 
-            opened = common.open_ledger(ledger)
-            result = _logged(opened, text, lambda: select(opened, text, limit=limit, timeout_s=timeout))
-        else:
-            if ledger is not None and "ROSE_LEDGER" not in os.environ:
-                common.fail("--ledger and --server exclude one another; give one of them")
-            from rose.ledger.hosts.remote import RemoteLedger
-
-            controller = RemoteLedger(server, token=common.read_token(token_file, "ROSE_TOKEN"))
-            result = controller.query(text, limit=limit, timeout_s=timeout)
+        result = select(common.open_ledger(ledger), text, limit=limit, timeout_s=timeout)
     _print_result(result, as_json=as_json, as_csv=as_csv)
 
 
@@ -79,7 +58,7 @@ def query_command(
     ledger: common.LedgerOption = None,
     *,
     since: Annotated[
-        str | None, typer.Option(help="Only from this on: a date, a UTC time, or how long ago (24h, 7d).")
+        str | None, typer.Option(help="From then on: a date, UTC time, or how long ago (24h, 7d).")
     ] = None,
     until: Annotated[str | None, typer.Option(help="Only before this: as --since.")] = None,
     run: Annotated[str | None, typer.Option(help="Only this run, by its id.")] = None,
@@ -113,8 +92,7 @@ def query_command(
             echo_data(named.script(query, given))
             return
         opened = common.open_ledger(ledger)
-        ask = functools.partial(named.run, opened, query, given, limit=limit, timeout_s=timeout)
-        result = _logged(opened, named.script(query, given), ask)
+        result = named.run(opened, query, given, limit=limit, timeout_s=timeout)
     _print_result(result, as_json=as_json, as_csv=as_csv)
 
 
@@ -138,15 +116,6 @@ def schema_command(
         common.print_table(
             ["column", "type", "about"], [(column.name, column.type, column.about) for column in described.columns]
         )
-
-
-def _logged(ledger: Ledger, text: str, run: Callable[[], Result]) -> Result:
-    from rose.ledger.access import logged
-
-    with logged(ledger, "query", text) as reading:
-        result = run()
-        reading.rows = len(result.rows)
-    return result
 
 
 def _one_format(as_json: bool, as_csv: bool) -> None:

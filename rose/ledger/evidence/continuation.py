@@ -98,8 +98,7 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Compare a report of `verify`, made with their `marks`, with receipts, oldest first. Raises LedgerError for
-    another ledger's."""
+    """Compare a report of `verify`, made with their `marks`, with receipts, oldest first. Raises LedgerError."""
     ledger = Ledger(report.root)
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:
@@ -179,9 +178,7 @@ def _signed_since(writer_report: WriterReport, trusted: _Trusted, done: Continua
 def _unsigned(signer: Signer) -> str:
     if not signer.key:
         return "it is not signed"
-    return (
-        f"it is signed by {signer.key}, which no receipt names for this writer, and no key that may endorsed it for it"
-    )
+    return f"it is signed by {signer.key}, which no receipt names for this writer, and no key endorsed for it"
 
 
 def _way_on(signer: Signer) -> str:
@@ -194,9 +191,7 @@ def _way_on(signer: Signer) -> str:
 
 
 def _sums(ledger: Ledger, named: Mapping[str, Receipt], done: Continuation) -> None:
-    recorded = {
-        detail["coverage_sha256"] for detail in examine.recorded(ledger.folder, ROLL_UP_WRITER, ROLLED_UP_ACTION)
-    }
+    recorded = {event["coverage_sha256"] for event in examine.recorded(ledger.folder, ROLL_UP_WRITER, ROLLED_UP_ACTION)}
     for name, receipt in named.items():
         if receipt.roll_up is not None and receipt.roll_up.coverage_sha256 not in recorded:
             folder = f"{rolled.FOLDER}/{receipt.roll_up.generation:06d}"

@@ -81,10 +81,6 @@ def take(ledger: Ledger) -> Receipt:
     key = keys.load_or_make()
     if key is None:
         raise LedgerError(f"there is no key to sign a receipt: set {keys.VARIABLE}, or give this user a home folder")
-    try:
-        ledger_id = layout.give_id(ledger.folder)
-    except OSError as error:
-        raise layout.refused(f"{ledger.folder} has no id yet, which a receipt names it by", error) from error
     # Before the writers: each writer in it is then listed, or its removal shows.
     content = registry.read(ledger.folder)
     lines = registry.parse(content)
@@ -100,7 +96,7 @@ def take(ledger: Ledger) -> Receipt:
         for writer, link in segments.newest_links(ledger.folder).items()
     }
     unsigned = Receipt(
-        ledger=ledger_id,
+        ledger=ledger.id,
         at_us=utc_us(),
         by=verified.user_at_host(),
         writers=writers,

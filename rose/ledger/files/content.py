@@ -40,9 +40,7 @@ def rows_sha256(table: pa.Table) -> str:
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the digests of a Parquet file's rows, cut before each later of `first_seqs`, and its unchecked structures.
-
-    Raises LedgerError as `rows_sha256` does or for a wrong footer, or an error of Arrow."""
+    """Return the digests of a file's rows, cut before each later of `first_seqs`, and its unchecked structures."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = _places(file.metadata)
     unchecked: list[str] = []
@@ -278,7 +276,6 @@ def _places(metadata: pq.FileMetaData) -> dict[str, int]:
 
 
 def _check_footer(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray) -> list[str]:
-    """Return what was not checked in a column's footer. Raises LedgerError if it could hide rows from readers."""
     name, row = metadata.schema.column(place).path, 0
     unchecked: list[str] = []
     for index in range(metadata.num_row_groups):

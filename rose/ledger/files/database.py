@@ -24,9 +24,7 @@ def connect(
 
 
 def empty() -> duckdb.DuckDBPyConnection:
-    """Return a connection to an empty, reused database in memory, since a new one takes as long as ten queries.
-
-    Create only temporary objects, and attach a database only as `ledger`."""
+    """Return a connection to a reused database in memory. Attach a database only as `ledger`."""
     try:
         database = _idle.pop()
     except IndexError:

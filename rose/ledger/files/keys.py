@@ -32,8 +32,7 @@ class Key:
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return this user's key, or the one at `path`. A missing key is made; None if that is impossible. Raises
-    LedgerError."""
+    """Return this user's key, or that at `path`, made if it is missing, or None. Raises LedgerError."""
     path = path or key_path(os.environ)
     if path is None:
         return None
@@ -103,14 +102,4 @@ def _make(path: Path) -> None:
     content = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        layout.sync_file(temporary)
-        with suppress(FileExistsError):
-            path.hardlink_to(temporary)  # A rename would replace the other process's key, which may have signed by now.
-        layout.sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    layout.create_file(path, content, 0o600)

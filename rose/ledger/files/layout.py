@@ -85,7 +85,7 @@ def create(root: Path | str) -> Path:
             raise LedgerError(f"{root} is no ledger and contains {foreign[0]!r}; name a new or an empty folder")
         try:
             root.mkdir(parents=True, exist_ok=True)
-            _mark(marker)
+            create_file(marker, json.dumps({"rose_ledger": FORMAT_VERSION, "id": uuid.uuid4().hex}).encode())
         except OSError as error:
             raise LedgerError(f"cannot make a ledger at {root}: {error.strerror}; {way_out(error)}") from error
     return check(root)
@@ -106,30 +106,6 @@ def check(root: Path | str) -> Path:
 
 def ledger_id(root: Path) -> str:
     return str(json.loads((root / MARKER).read_bytes()).get("id", ""))
-
-
-def give_id(root: Path) -> str:
-    """Return the id of the ledger. A missing id is created."""
-    if not (identity := ledger_id(root)):
-        with locked(root / "locks" / ".id.lock"):
-            if not (identity := ledger_id(root)):
-                identity = uuid.uuid4().hex
-                write_file(
-                    root / MARKER, json.dumps(json.loads((root / MARKER).read_bytes()) | {"id": identity}).encode()
-                )
-    return identity
-
-
-def _mark(marker: Path) -> None:
-    temporary = marker.with_name(f".{marker.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    try:
-        temporary.write_bytes(json.dumps({"rose_ledger": FORMAT_VERSION, "id": uuid.uuid4().hex}).encode())
-        sync_file(temporary)
-        with suppress(FileExistsError):
-            marker.hardlink_to(temporary)
-        sync_folder(marker.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def check_writer_name(writer: str) -> None:
@@ -197,17 +173,6 @@ def archived_parts(root: Path) -> list[Part]:
     return [part for writer in writers(root) for part in chain(root, writer) if part.state == "archived"]
 
 
-def archived_until_us(root: Path) -> int | None:
-    """Return `at_us` of the newest archived event that left the ledger, or None."""
-    newest: list[int | None] = []
-    for part in archived_parts(root):
-        try:
-            newest.append(json.loads((root / part.manifest).read_bytes())["at_us_max"])
-        except ValueError as error:
-            raise LedgerError(f"{part.manifest} is damaged. Run `rose ledger verify`") from error
-    return max((at_us for at_us in newest if at_us is not None), default=None)
-
-
 def manifest_span(name: str) -> tuple[int, int] | None:
     if (match := MANIFEST_NAME.fullmatch(name)) is None:
         return None
@@ -226,8 +191,7 @@ def writers(root: Path) -> list[str]:
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
-    """Put `content` at `path` atomically. `sync`: on disk when this returns. `read_back`: compared first. Raises
-    OSError."""
+    """Put `content` at `path` atomically, and on disk if `sync`. Raises OSError, also if `read_back` differs."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
@@ -238,6 +202,20 @@ def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool
         temporary.replace(path)
         if sync:
             sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def create_file(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Put `content` at `path`, on disk when this returns, unless a file is there already. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+        sync_file(temporary)
+        with suppress(FileExistsError):
+            path.hardlink_to(temporary)  # A rename would replace another process's file, which may be in use by now.
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -296,7 +274,6 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` during the block. Raises LockError."""
     try:
         # No parents: a ledger that was moved away must not reappear in its old place.
         path.parent.mkdir(exist_ok=True)
@@ -309,8 +286,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def take(path: Path) -> int:
-    """Lock `path` until the process ends, with its pid in it, and return the descriptor. Raises TakenError or
-    OSError."""
+    """Lock `path` until the process ends, with its pid in it. Raises TakenError or OSError."""
     path.parent.mkdir(exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -64,7 +64,7 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
     """Register `writer` and its key, endorsed by `by`. A damaged registry is left as it is."""
     # A damaged registry must not stop a writer.
     with suppress(LedgerError):
-        ledger_id = layout.give_id(root)
+        ledger_id = layout.ledger_id(root)
         if not _names(lines(root), writer, key):
             with layout.locked(root / "locks" / ".writers.lock"):
                 if not _names(lines(root), writer, key):
@@ -72,12 +72,10 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
-    """Endorse `key` for `writer`, or else for all writers that sign with it, and return their names.
-
-    With `endorses`, `key` may endorse other keys. Raises LedgerError if `by` may not endorse, or OSError."""
+    """Endorse `key` for `writer`, or for all writers that sign with it. Return their names. Raises LedgerError."""
     if not keys.is_public(key):
         raise LedgerError(f"{key!r} is not a public key of 64 hexadecimal digits; see `rose ledger verify`")
-    ledger_id = layout.give_id(root)
+    ledger_id = layout.ledger_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
         registered = lines(root)
         names = {line.writer for line in registered if line.key == key} if writer is None else {writer}
@@ -88,9 +86,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
         standing = endorsements(registered)
         refused = sorted(name for name in names if not standing.may_endorse(by.public, name))
         if refused or (endorses and by.public not in standing.endorsers):
-            raise LedgerError(
-                f"the key {by.public} of this user may not endorse keys of {', '.join(refused) or 'all writers'}"
-            )
+            raise LedgerError(f"the key {by.public} may not endorse keys of {', '.join(refused) or 'all writers'}")
         _write(root, [(name, key, by, endorses) for name in sorted(names)], ledger_id)
     return sorted(names)
 

@@ -72,7 +72,6 @@ def faults(root: Path, coverage: Coverage, seen: Seen) -> Iterator[str]:
 
 
 def newest(root: Path) -> Coverage | None:
-    """Return the newest generation's coverage, or None. Raises LedgerError if it is damaged."""
     # It may be replaced between the two looks.
     for _ in range(3):
         if not (numbers := generations(root)):

@@ -69,9 +69,7 @@ def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
-    """Return events as a table with seqs from `first_seq`. Columns without a value are left out.
-
-    `run_id` fills in a missing run, and is the fleet's run of another run's event."""
+    """Return events as a table with seqs from `first_seq`. `run_id` fills in a missing run or fleet's run."""
     rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
     seqs_by_kind: dict[str, list[int]] = {}
     for seq, (kind, values) in enumerate(batch, start=first_seq):

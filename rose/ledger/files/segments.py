@@ -63,8 +63,7 @@ class Tail:
 
 
 def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
-    """Write `table` to disk as the next segment, and return the new end. After an OSError, `recover` tells what
-    exists."""
+    """Write `table` to disk as the next segment, and return the new end. After an OSError, use `recover`."""
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
     assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
     _register(root, tail)
@@ -75,9 +74,7 @@ def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
 
 
 def put(root: Path, path: str, content: bytes) -> None:
-    """Announce a segment, and write it at its path, on disk when this returns. Raises OSError.
-
-    An epoch's first segment comes with its folder, because DuckDB fails on a folder without a segment."""
+    """Announce and write a segment, an epoch's first with its folder: DuckDB fails on a folder without a segment."""
     target = root / path
     folder = target.parent
     if place(path)[1] > 0:
@@ -115,15 +112,13 @@ def recover(root: Path, writer: str) -> Tail | None:
         raise LedgerError(f"segment {root / head}, the newest of writer {writer!r}, is gone. {way_out}")
     layout.sync_folder(folder)
     header = read_header(content)
-    newest, key = link(header, sha256), keys.load_or_make()
-    if (fault := newest.signature_fault()) is not None:
+    last, key = link(header, sha256), keys.load_or_make()
+    if (fault := last.signature_fault()) is not None:
         raise LedgerError(f"segment {path}: {fault}. {way_out}")
-    _write_head(root, writer, newest.file)
+    _write_head(root, writer, last.file)
     if not header.key or (key is not None and header.key == key.public):
         registry.note(root, writer, header.key, key)
-    return Tail(
-        writer, header.epoch, header.index + 1, header.last_seq + 1, sha256, newest.chain_sha256, header.key, key
-    )
+    return Tail(writer, header.epoch, header.index + 1, header.last_seq + 1, sha256, last.chain_sha256, header.key, key)
 
 
 def begin_epoch(root: Path, tail: Tail) -> Tail:
@@ -146,9 +141,7 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
 
 def check_key(tail: Tail) -> None:
     if tail.signed_by and tail.key is None:
-        raise LedgerError(
-            f"writer {tail.writer!r} signs with the key {tail.signed_by}: restore its file or set {keys.VARIABLE}"
-        )
+        raise LedgerError(f"writer {tail.writer!r} signs with the key {tail.signed_by}: restore its file")
 
 
 def announce(root: Path, writer: str, segment: str) -> None:
@@ -183,7 +176,6 @@ def end_seq(root: Path, part: Part) -> int:
 
 
 def newest_links(root: Path) -> dict[str, Link]:
-    """Return the newest link of each writer's chain. Raises LedgerError if its segment is damaged."""
     links = {writer: _newest_link(root, writer) for writer in layout.writers(root)}
     return {writer: link for writer, link in links.items() if link is not None}
 

@@ -106,10 +106,9 @@ class Restored:
 
 
 def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
-    """Copy compacted parts whose newest event is older than `older_than_days` to the URL `to`, and compare the copies.
+    """Copy compacted parts older than `older_than_days` to the URL `to`, and compare the copies. Raises LedgerError.
 
-    With `delete`, a rolled-up part then leaves the ledger, and its file after `grace_s` seconds. Can be repeated after
-    any interruption. Raises LedgerError."""
+    With `delete`, a rolled-up part then leaves the ledger, and its file after `grace_s` seconds."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     store = outside(Store(to), ledger.folder)
@@ -139,7 +138,6 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
 
 
 def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
-    """Bring archived parts back that have events in [`since_us`, `until_us`), by `at_us`."""
     store = Store(from_url)
     parts = events = size = 0
     missing = []
@@ -165,9 +163,8 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
                     layout.make_folder((ledger.folder / name).parent)
                     layout.write_file(ledger.folder / name, content)
                     _record(log, expected.RESTORED_ACTION, detail)
-                    layout.move_file(
-                        ledger.folder / part.manifest, ledger.folder / replace(part, state="compacted").manifest
-                    )
+                    compacted = replace(part, state="compacted")
+                    layout.move_file(ledger.folder / part.manifest, ledger.folder / compacted.manifest)
                 parts, events, size = parts + 1, events + detail["events"], size + len(content)
             if parts:
                 catalog.refresh(ledger.folder)

@@ -34,10 +34,7 @@ class Compaction:
 
 
 def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
-    """Merge every writer's closed epochs, and remove merged parts after `grace_s` seconds.
-
-    A query that began earlier may fail, but is never wrong. Raises LedgerError; a damaged writer does not stop the
-    others."""
+    """Merge every writer's closed epochs, and remove merged parts after `grace_s` seconds. Raises LedgerError."""
     merged = written = removed = 0
     failure: LedgerError | None = None
     try:
@@ -69,10 +66,9 @@ def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
 
 
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
-    """Return which neighbouring closed parts of a writer, given with their events, to merge, oldest first.
+    """Return which neighbouring closed parts, given with their events, to merge, oldest first.
 
-    At most FANOUT live epochs are merged at once. Compacted files wait for FANOUT neighbours or EVENTS_MAX events. A
-    merged file never spans archived parts."""
+    Compacted files wait for FANOUT neighbours or EVENTS_MAX events. A merged file never spans archived parts."""
     merges: list[list[Part]] = []
     for state, least in (("live", 1), ("compacted", FANOUT)):
         run: list[Part] = []
@@ -173,7 +169,6 @@ def _write_rows(ledger: Ledger, batch: list[Part], path: Path) -> bytes:
 
 
 def _entries(ledger: Ledger, part: Part) -> Iterator[dict[str, Any]]:
-    """Yield the manifest's entry of each segment. Raises LedgerError for damage, which a merge would hide."""
     if part.state == "compacted":
         _, manifest, _ = read_compacted(ledger, part)
         yield from manifest["segments"]

@@ -1,5 +1,6 @@
 """A roll-up makes daily sums of closed epochs. Daily views add the newer events."""
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -43,15 +44,16 @@ class _Written(NamedTuple):
 
 
 def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
-    """Sum up every epoch closed since the last roll-up. Remove older generations after `grace_s` seconds.
-
-    Raises LedgerError, and changes nothing, for another roll-up, a damaged segment, or a refusing disk."""
+    """Sum up every epoch closed since the last roll-up. Raises LedgerError, and then changes nothing."""
     try:
         with LedgerWriter.open(ledger.folder, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(ledger, grace_s)
             before = rolled.newest(ledger.folder)
             if before is None or not before.complete:
-                _check_rebuild(ledger)
+                if gone := [f"{part.stem}.parquet" for part in layout.archived_parts(ledger.folder)]:
+                    raise LedgerError(
+                        f"{gone[0]} was archived: restore it with `rose ledger restore`, roll up, and archive again"
+                    )
                 before = None
             ends = {}
             for writer in layout.writers(ledger.folder):
@@ -63,23 +65,16 @@ def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
             events = sum(seq - old.get(writer, (-1, 0))[1] for writer, (_, seq) in ends.items())
             if before is not None and events == 0:
                 return RollUp(before.generation, 0, 0, 0)
-            generation, rows, size = _write(ledger, before, ends, events, log)
+            done = _write(ledger, before, ends, events, log)
             catalog.refresh(ledger.folder)
-            return RollUp(generation, events, rows, size)
+            return done
     except OSError as error:
         raise LedgerError(f"cannot roll up {ledger.folder}: {error}") from error
 
 
-def _check_rebuild(ledger: Ledger) -> None:
-    if gone := layout.archived_parts(ledger.folder):
-        raise LedgerError(
-            f"{gone[0].stem}.parquet is archived: restore it with `rose ledger restore`, roll up, and archive again"
-        )
-
-
 def _write(
     ledger: Ledger, before: Coverage | None, ends: dict[str, tuple[int, int]], events: int, log: LedgerWriter
-) -> tuple[int, int, int]:
+) -> RollUp:
     generation = max(rolled.generations(ledger.folder), default=-1) + 1
     home = ledger.folder / FOLDER
     home.mkdir(exist_ok=True)
@@ -90,13 +85,12 @@ def _write(
         with ledger.connect() as connection, database.one_thread(connection):
             catalog.limit(connection, ledger.folder, (before, ends), "unrolled_retry")
             sums = {name: _copy(connection, f"FROM {name}", "ALL", temporary / f"{name}.parquet") for name in ROLLUPS}
-            ids, ids_written = _write_ids(
-                ledger, {} if before is None else before.ids, generation, temporary, connection
-            )
+            old_ids = {} if before is None else before.ids
+            ids, ids_written = _write_ids(ledger, old_ids, generation, temporary, connection)
     except (duckdb.Error, pa.ArrowException) as error:
         raise LedgerError(f"cannot roll up {ledger.folder}: {layout.unreadable(error)}") from error
     files = [*sums.values(), ids_written]
-    count, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+    done = RollUp(generation, events, sum(file.rows for file in files), sum(file.bytes for file in files))
     content = {
         "generation": generation,
         "form": rolled.FORM,
@@ -106,31 +100,23 @@ def _write(
     }
     coverage = json.dumps(content, indent=1).encode()
     layout.write_file(temporary / "coverage.json", coverage)
-    detail = {
-        "generation": generation,
-        "events": events,
-        "rows": count,
-        "bytes": size,
-        "coverage_sha256": hashlib.sha256(coverage).hexdigest(),
-    }
+    detail = {**dataclasses.asdict(done), "coverage_sha256": hashlib.sha256(coverage).hexdigest()}
     log.record(LedgerAction(action=ROLLED_UP_ACTION, detail_json=json.dumps(detail)), durable=True)
     temporary.rename(home / f"{generation:06d}")
     layout.sync_folder(home)
-    return generation, count, size
+    return done
 
 
 def _write_ids(
     ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the new ids, and those of the newest files in `known`, into one file. Return the SHA-256 by path, and its
-    size."""
+    """Write the new ids and the newest files of `known` into one file. Return all files' SHA-256, and its size."""
     layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
     old = list(known)
-    first = len(old) - merged_files(
-        (pq.read_metadata(ledger.folder / name).num_rows for name in reversed(old)), written.rows
-    )
+    sizes = (pq.read_metadata(ledger.folder / name).num_rows for name in reversed(old))
+    first = len(old) - merged_files(sizes, written.rows)
     if merged := old[first:]:
         for name in merged:
             # A merge would hide that it was changed.
@@ -152,9 +138,7 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many files of ids, by `sizes` with the newest first, to merge with `new` ids.
-
-    So the number of files grows as the logarithm of the number of ids."""
+    """Return how many files of ids to merge, newest first. The number of files grows as the logarithm of the ids."""
     count, merged = 0, new
     if not new:
         return count

@@ -20,9 +20,6 @@ _STOP_S = 10.0
 
 @dataclass(slots=True)
 class Progress:
-    segments: int = 0
-    events: int = 0
-    sent_bytes: int = 0
     #: How many segments the controller still lacks, and the age of the oldest of them on disk. Before the controller
     #: answers for the first time, this may include an epoch of each writer that the controller already has.
     waiting: int = 0
@@ -118,9 +115,6 @@ class Forwarder:
             if header.index == 0:
                 layout.sync_folder(path.parent)  # A power cut must not take back a segment that the controller has.
             self._ends[writer] = self._remote.send_segment(str(path.relative_to(self.folder)), content)
-            progress.segments += 1
-            progress.events += header.last_seq - header.first_seq + 1
-            progress.sent_bytes += len(content)
             if header.index == 0:
                 spool.acknowledged(self.folder, writer, header.epoch)
 
@@ -131,7 +125,6 @@ class Forwarder:
                 yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
     def _check_common(self, writer: str, end: dict[str, Any]) -> None:
-        """Raise ControllerError if two hosts use this writer's name, or if this ledger was made anew."""
         folder = self.folder / "live" / writer / f"{end['epoch']:06d}"
         own_segment = folder / f"{end['index']:06d}-{end['sha256']}.parquet"
         newest = max(layout.epochs(self.folder, writer), default=-1)

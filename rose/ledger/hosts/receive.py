@@ -67,10 +67,7 @@ class Receiver:
         return tails
 
     def receive(self, path: str, content: bytes) -> ChainEnd:
-        """Take in a segment, on disk when this returns. `path` is its path where it was written.
-
-        Invalid events are kept, and only the view `faulty_event` shows them. Raises LedgerError, and changes nothing,
-        for a wrong path, for a segment that is not the next one, or if its writer is open on this host."""
+        """Take in a segment by its path, on disk when this returns. Raises LedgerError, and then changes nothing."""
         header, sha256 = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]
@@ -139,9 +136,7 @@ class Receiver:
         endorsed = {key for writer, key in registry.endorsements(known).pairs if writer == link.writer}
         allowed = endorsed or registry.keys_of(known, link.writer)
         if allowed and link.key not in allowed:
-            raise LedgerError(
-                f"{path}: a new key. If it may sign, run `rose ledger endorse {link.key} --writer {link.writer}`"
-            )
+            raise LedgerError(f"{path}: a new key. Allow it by `rose ledger endorse {link.key} --writer {link.writer}`")
 
     def _check_present(self, path: str, header: segments.Header) -> None:
         if not any(
@@ -161,7 +156,6 @@ class Receiver:
 
 
 def check(path: str, content: bytes) -> tuple[segments.Header, str]:
-    """Return a segment's header and SHA-256. Raises LedgerError if they do not match its path and rows."""
     if (match := _PATH.fullmatch(path)) is None:
         raise LedgerError(f"{path!r} is not the path of a segment, live/<writer>/<epoch>/<index>-<sha256>.parquet")
     writer = match["writer"]
@@ -177,11 +171,8 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
         header = segments.read_header(content)
         if header.format_version != layout.FORMAT_VERSION:
             raise LedgerError(f"{path}: format {header.format_version!r}; this ledger takes {layout.FORMAT_VERSION}")
-        numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
-        if any(type(number) is not int for number in numbers) or path != (
-            f"live/{header.writer}/{header.epoch:06d}/{header.index:06d}-{sha256}.parquet"
-        ):
-            raise LedgerError(f"{path}: its header says writer {header.writer!r}, epoch and index {numbers[:2]}")
+        if path != (named := segments.link(header, sha256).file):
+            raise LedgerError(f"{path}: its header says {named}")
         if header.index > segments.SEGMENTS_PER_EPOCH:
             raise LedgerError(f"{path}: an epoch has at most {segments.SEGMENTS_PER_EPOCH} segments after its first")
         table = _read(path, content)

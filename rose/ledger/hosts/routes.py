@@ -38,16 +38,14 @@ class Select(BaseModel):
 def routes(service: LedgerService) -> list[Route]:
     async def ends(request: Request) -> Response:
         caller = _caller(service, request)
-        return JSONResponse(
-            await run_in_threadpool(service.ends, caller, request.query_params.getlist("writer") or None)
-        )
+        writers = request.query_params.getlist("writer") or None
+        return JSONResponse(await run_in_threadpool(service.ends, caller, writers))
 
     async def receive(request: Request) -> Response:
         caller = _caller(service, request)
         content = await _body(request, SEGMENT_BYTES_MAX)
-        return JSONResponse(
-            asdict(await run_in_threadpool(service.receive, caller, request.path_params["path"], content))
-        )
+        end = await run_in_threadpool(service.receive, caller, request.path_params["path"], content)
+        return JSONResponse(asdict(end))
 
     async def query(request: Request) -> Response:
         caller = _caller(service, request)

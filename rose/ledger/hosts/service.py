@@ -8,16 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-from prometheus_client import generate_latest
 
 from rose.events import Access
-from rose.ledger.access import AccessLog, Reading, statement
+from rose.ledger.access import AccessLog, statement
 from rose.ledger.files import catalog, layout, spool
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.hosts.receive import ChainEnd, Receiver
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query_arrow
-from rose.ledger.upkeep import metrics
+from rose.ledger.upkeep.metrics import LedgerCollector
 from rose.ledger.writer import LedgerWriter
 from rose.tokens import Token, UnknownTokenError
 
@@ -41,6 +40,11 @@ class Limits:
     wait_s: float = 5.0
 
 
+@dataclass(slots=True)
+class Reading:
+    rows: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     token: Token
@@ -58,7 +62,7 @@ class LedgerService:
         self._turns = threading.BoundedSemaphore(self._limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None
-        self._metrics = metrics.registry(ledger)
+        self._metrics = LedgerCollector(ledger)
         self._log = AccessLog(self._own_writer)
 
     def close(self) -> None:
@@ -118,7 +122,7 @@ class LedgerService:
 
     def metrics(self, caller: Caller) -> str:
         with self._reading(caller, "info"):
-            return str(generate_latest(self._metrics).decode())
+            return self._metrics.text()
 
     @contextmanager
     def _reading(self, caller: Caller, action: Literal["query", "info"], text: str | None = None) -> Iterator[Reading]:

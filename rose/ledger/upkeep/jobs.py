@@ -32,8 +32,7 @@ _ERROR_CHARACTERS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work on a ledger every `every_s` seconds. `run` is called in another process: a module's function, or its
-    partial."""
+    """Work on a ledger every `every_s` seconds. `run` is a module's function, or its partial."""
 
     name: str
     run: Callable[[Ledger], Mapping[str, object]]
@@ -121,8 +120,7 @@ def roll_up(ledger: Ledger) -> Mapping[str, object]:
 
 
 def audit(ledger: Ledger) -> Mapping[str, object]:
-    """Check every byte, or only new and changed files within a week after. Raises LedgerError with the first
-    problems."""
+    """Check every byte, or only new and changed files within a week after. Raises LedgerError."""
 
     last = history(ledger).get("audit")
     ago_us = None if last is None or last.every_byte_us is None else utc_us() - last.every_byte_us
@@ -143,8 +141,7 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool) ->
 
 
 def run_job(ledger: Ledger, job: Job, *, only_if_due: bool = False) -> JobRun:
-    """Run a job and record how it ended. It is skipped while another process runs it; with `only_if_due`, also after a
-    recent success. Raises LedgerError if the ledger cannot be locked."""
+    """Run a job and record how it ended. With `only_if_due`, skip it after a recent success. Raises LedgerError."""
     started_us, began_ns = utc_us(), time.monotonic_ns()
     path = ledger.folder / "locks" / f"running-{job.name}.lock"
     try:
@@ -166,9 +163,8 @@ def run_job(ledger: Ledger, job: Job, *, only_if_due: bool = False) -> JobRun:
         except (Exception, KeyboardInterrupt) as caught:
             error = _explained(caught)
         status: Literal["ok", "failed"] = "ok" if error is None else "failed"
-        return record(
-            ledger, JobRun(job.name, status, started_us, time.monotonic_ns() - began_ns, missed, result, error)
-        )
+        took_ns = time.monotonic_ns() - began_ns
+        return record(ledger, JobRun(job.name, status, started_us, took_ns, missed, result, error))
     finally:
         os.close(lock)
 
@@ -200,9 +196,8 @@ def history(ledger: Ledger) -> dict[str, Last]:
     from rose.ledger.files import sources
 
     writers = [writer for writer in layout.writers(ledger.folder) if writer.startswith(_WRITER_PREFIX)]
-    stored = sources.events(
-        ledger.folder, [part.pattern for writer in writers for part in layout.parts(ledger.folder, writer)]
-    )
+    files = [part.pattern for writer in writers for part in layout.parts(ledger.folder, writer)]
+    stored = sources.events(ledger.folder, files)
     try:
         with ledger.connect() as connection:
             connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")

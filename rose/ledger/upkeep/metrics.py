@@ -12,7 +12,7 @@ from typing import NamedTuple
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -28,8 +28,7 @@ CACHE_S = 5.0
 
 
 class _Figure(NamedTuple):
-    """A metric from the column `value` of a query in `sql/metrics`. Labels are other columns, `column` or
-    `column=label`."""
+    """A metric from the column `value` of a query in `sql/metrics`. Labels are `column` or `column=label`."""
 
     name: str
     help: str
@@ -99,15 +98,8 @@ class LedgerCollector(Collector):
                 self._read_at_s = time.monotonic()
             return self._families
 
-
-def registry(ledger: Ledger) -> CollectorRegistry:
-    collectors = CollectorRegistry(auto_describe=False)
-    collectors.register(LedgerCollector(ledger))
-    return collectors
-
-
-def text(ledger: Ledger) -> str:
-    return str(generate_latest(registry(ledger)).decode())
+    def text(self) -> str:
+        return str(generate_latest(self).decode())
 
 
 def _of_files(ledger: Ledger) -> Iterator[Metric]:

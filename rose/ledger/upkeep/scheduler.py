@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,7 +23,6 @@ from rose.ledger.upkeep.jobs import Job, JobRun
 
 _NICE = 19
 _STOP_S = 10.0
-_LOOK_S = 10.0  # Seconds between checks that the wall clock was not put back.
 
 
 class Scheduler:
@@ -38,7 +37,6 @@ class Scheduler:
         self._mutex = threading.Lock()
         self._running: set[BaseProcess] = set()
         self._stopping = threading.Event()
-        self._looking = threading.Thread(target=self._look, name="upkeep-clock", daemon=True)
 
     def start(self) -> None:
         """Start the scheduler. A job first runs one interval after its last success, or after the ledger was made."""
@@ -61,32 +59,19 @@ class Scheduler:
                 max_instances=1,
             )
         self._scheduler.start()
-        self._looking.start()
-
-    def _look(self) -> None:
-        """Run a job at once if its next run is over one interval away, because the clock was put back."""
-        while not self._stopping.wait(_LOOK_S):
-            now = datetime.now(UTC)
-            for job in self._jobs:
-                waiting = self._scheduler.get_job(job.name)
-                if waiting is not None and waiting.next_run_time > now + timedelta(seconds=job.every_s + _LOOK_S):
-                    waiting.modify(next_run_time=now)
 
     def stop(self) -> None:
         with self._mutex:
             self._stopping.set()
             for process in self._running:
                 process.terminate()
-        if self._looking.ident is not None:
-            self._looking.join()
         self._scheduler.shutdown()
 
     def _run(self, job: Job) -> None:
         context = multiprocessing.get_context("spawn")
         receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(
-            target=_in_child, args=(self._ledger.folder, job, sending), name=job.name, daemon=True
-        )
+        arguments = self._ledger.folder, job, sending
+        process = context.Process(target=_in_child, args=arguments, name=job.name, daemon=True)
         started_us = utc_us()
         with self._mutex:
             if self._stopping.is_set():

@@ -298,9 +298,6 @@ class HostRunner:
         own = plan.own.model_copy(update={"device": devices})
         self._progress("looking for the models")
         memory = MemoryPlan.resolve(own, self._progress)
-        for device in own.device:
-            if (budget := memory.unreachable_budget(device)) is not None:
-                self._say(budget)
         fleet = FleetPlan(
             memory=memory,
             run_id=plan.run_id,

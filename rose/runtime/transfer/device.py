@@ -58,10 +58,9 @@ class Fetched:
 def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetched:
     """Return the bits in host memory. From an accelerator, copy only the changes since `last`."""
     on_device = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
+    now = tensor if on_device is None else on_device
     if last is None or last.on_device is None or last.on_device.device != tensor.device:
-        return Fetched(to_bits(name, tensor if on_device is None else on_device), on_device)
+        return Fetched(to_bits(name, now), on_device)
     bits = last.bits.copy()
-    Patch.between(last.on_device, tensor if on_device is None else on_device).write(
-        from_bits(bits, dtype_name(name, tensor))
-    )
+    Patch.between(last.on_device, now).write(from_bits(bits, dtype_name(name, tensor)))
     return Fetched(bits, on_device)

@@ -130,7 +130,7 @@ def wrong(spool):
         "is about the files of one folder": (f"live/compaction/000000/{name}", content),
         "do not match its name": (path, content[:-1] + b"x"),
         "its header says": (path.replace("/000000/", "/0000000000/"), content),
-        "its header says writer": (path.replace("far", "near"), content),
+        "its header says live/far": (path.replace("far", "near"), content),
         "not a segment": (f"live/far/000000/000001-{hashlib.sha256(b'PAR1').hexdigest()}.parquet", b"PAR1"),
         "format 2": forged(second, format_version=2),
         "a number in its header": forged(second, first_seq=0.0),

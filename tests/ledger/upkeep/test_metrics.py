@@ -110,21 +110,21 @@ def check_views(read):
 
 
 def test_what_the_views_say_by_provenance_also_once_it_is_rolled_up(root, monkeypatch):
-    check_views(Read(metrics.text(Ledger(root))))
+    check_views(Read(metrics.LedgerCollector(Ledger(root)).text()))
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 0)
     for provenance in ("live", "simulated"):
         record(root, LedgerAction(action="note"), writer=f"w-{provenance}")
     assert roll_up(Ledger(root)).events == 52
-    check_views(Read(metrics.text(Ledger(root))))
+    check_views(Read(metrics.LedgerCollector(Ledger(root)).text()))
 
 
 def test_what_the_files_say(root):
-    read = Read(metrics.text(Ledger(root)))
+    read = Read(metrics.LedgerCollector(Ledger(root)).text())
     assert 3590 < read("rose_ledger_newest_event_age_seconds", writer="w-live") < 3700
     with LedgerWriter.open(root, "w-live", "r") as writer:
         assert read("rose_ledger_events_total", writer="w-live") == writer.record(LedgerAction(action="note"))
     files = [path.stat().st_size for path in root.rglob("*") if path.is_file()]
-    read = Read(metrics.text(Ledger(root)))
+    read = Read(metrics.LedgerCollector(Ledger(root)).text())
     taken = {path.name: read("rose_ledger_bytes", folder=path.name) or 0 for path in root.iterdir() if path.is_dir()}
     assert sum(taken.values()) + (read("rose_ledger_bytes", folder=".") or 0) == sum(files)
     assert taken["live"] == sum(path.stat().st_size for path in root.glob("live/*/*/*.parquet"))
@@ -136,10 +136,10 @@ def fail(root):
 
 
 def test_what_the_jobs_say(root):
-    assert Read(metrics.text(Ledger(root)))("rose_ledger_audit_ok") is None
+    assert Read(metrics.LedgerCollector(Ledger(root)).text())("rose_ledger_audit_ok") is None
     (audit,) = [job for job in ledger_jobs(Settings()) if job.name == "audit"]
     run_job(Ledger(root), audit)
-    read = Read(metrics.text(Ledger(root)))
+    read = Read(metrics.LedgerCollector(Ledger(root)).text())
     assert (read("rose_ledger_audit_ok"), read("rose_job_ok", job="audit")) == (1, 1)
     assert 0 <= (read("rose_job_last_success_age_seconds", job="audit") or -1) < 60
     assert (read("rose_job_last_duration_seconds", job="audit") or 0) > 0
@@ -148,7 +148,7 @@ def test_what_the_jobs_say(root):
     run_job(Ledger(root), audit)
     run_job(Ledger(root), Job("j", fail, 300))
     assert good.exists()
-    read = Read(metrics.text(Ledger(root)))
+    read = Read(metrics.LedgerCollector(Ledger(root)).text())
     assert (read("rose_ledger_audit_ok"), read("rose_job_ok", job="audit")) == (0, 0)
     assert read("rose_job_last_success_age_seconds", job="audit") is not None
     assert read("rose_job_ok", job="j") == 0
@@ -157,18 +157,18 @@ def test_what_the_jobs_say(root):
 
 def test_a_ledger_that_cannot_be_read_gives_no_figures(root, tmp_path):
     with pytest.raises(LedgerError, match="is not a ledger"):
-        metrics.registry(Ledger(tmp_path))
+        metrics.LedgerCollector(Ledger(tmp_path))
     for path in root.glob("live/w-live/*/*.parquet"):
         path.write_bytes(b"damaged")
     with pytest.raises(LedgerError):
-        metrics.text(Ledger(root))
+        metrics.LedgerCollector(Ledger(root)).text()
 
 
 def test_every_metric_is_documented_and_the_documented_rules_speak_of_metrics_that_are_there(root):
     for job in ledger_jobs(Settings()):
         run_job(Ledger(root), job)
     names = {}
-    for family in text_string_to_metric_families(metrics.text(Ledger(root))):
+    for family in text_string_to_metric_families(metrics.LedgerCollector(Ledger(root)).text()):
         name = f"{family.name}_total" if family.type == "counter" else family.name
         names[name] = {label for sample in family.samples for label in sample.labels}
         assert family.documentation.endswith("."), name

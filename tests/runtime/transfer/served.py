@@ -18,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
+from benchmarks.transfer.throttle import Throttle
 from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, index_bytes, plan
 from rose.runtime.transfer.wire.origin import Route
@@ -162,7 +163,7 @@ def warm_up() -> None:
 
 
 def fetch_slowly(url: str, staging: Path) -> None:
-    Receiver(url, None, staging, max_bytes_per_s=1e6).fetch(0, None)
+    Receiver(url, None, staging, pace=Throttle(1e6).wait).fetch(0, None)
 
 
 @contextmanager

@@ -33,10 +33,8 @@ def prepare(
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:
-    """Decode a staged version while the engine runs, and return its changes. `current` maps published names to
-    parameters or views (`fused.hf_views`), `regions` to the boxes that they hold; None means whole tensors. Each
-    portion of work enters `turn`. Raises TransferError that names the first wrong result."""
-    started_ns = time.monotonic_ns()
+    """Decode a staged version while the engine runs. `current` maps names to parameters or views, `regions` to the
+    boxes that they hold (None: whole tensors). Each portion enters `turn`. Raises TransferError."""
     tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
         regions = {name: Region.whole(info.shape) for name, info in tensors.items()}
@@ -83,7 +81,7 @@ def prepare(
         done = dict(zip(regions, pool.map(one, regions), strict=True))
     fingerprints = {name: number for name, (_, number) in done.items() if number is not None}
     patches = {name: patch for name, (patch, _) in done.items()}
-    return Prepared(staged, current, patches, fingerprints, time.monotonic_ns() - started_ns)
+    return Prepared(staged, current, patches, fingerprints)
 
 
 @dataclass(eq=False)
@@ -94,7 +92,6 @@ class Prepared:
     _current: Mapping[str, torch.Tensor]
     _patches: dict[str, Patch]
     fingerprints: dict[str, int]
-    stage_ns: int
 
     @property
     def version(self) -> int:
@@ -106,8 +103,7 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write the changes in place while no forward pass runs, once. Return the duration in ns. `into` may have wider
-        types."""
+        """Write the changes once, while no forward pass runs. Return the nanoseconds. `into` may have wider types."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()

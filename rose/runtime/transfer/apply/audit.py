@@ -19,8 +19,7 @@ def find_drift(
     regions: Mapping[str, Region] | None = None,
     turn: Turn = at_once,
 ) -> str | None:
-    """Return a message that names the first piece that differs from `manifest`, or None. A value that the published
-    type cannot hold differs. Raises TransferError if a piece crosses the edge of a region."""
+    """Return a message that names the first piece that differs from `manifest`, or None. Raises TransferError."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:

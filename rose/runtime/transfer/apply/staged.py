@@ -69,8 +69,7 @@ class Staged:
         *,
         signer: str | None = None,
     ) -> Staged:
-        """Open a folder, and check the signatures and the bytes that `regions` need, or all that are present. Raises
-        TransferError."""
+        """Open a folder; check signatures, and the bytes for `regions` or all present ones. Raises TransferError."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):

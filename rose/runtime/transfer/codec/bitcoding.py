@@ -70,7 +70,6 @@ def _room(changed: int) -> tuple[Words, Words, Words]:
 
 @jit
 def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
-    """Write the sign bits and the far steps, and return how many distances there are."""
     byte: Int = 0
     far_count: Int = 0
     last: Int = -1

@@ -56,10 +56,6 @@ def duration_s(encoding: Encoding, size_bytes: float, amount: Amount, link: Link
     return size_bytes / link.bytes_per_s + work_ns / 1e9 / link.cores
 
 
-def worth_trying(sizes: Mapping[Encoding, float], amount: Amount, link: Link, sampled: float) -> bool:
-    return any(may_be_chosen(encoding, sizes, amount, link, sampled) for encoding in DELTAS if encoding not in sizes)
-
-
 def may_be_chosen(
     encoding: Encoding, sizes: Mapping[Encoding, float], amount: Amount, link: Link, sampled: float = 0
 ) -> bool:
@@ -76,6 +72,5 @@ def quickest(sizes: Mapping[Encoding, float], amount: Amount, link: Link) -> Enc
 
 
 def _longest_s(sizes: Mapping[Encoding, float], amount: Amount, link: Link) -> float:
-    """Return the longest time of an encoding that may be chosen. It is never longer than the time of `dense`."""
     taken_s = {e: duration_s(e, size, amount, link) for e, size in sizes.items()}
     return min(_ABOUT_AS_QUICK * min(taken_s.values()), taken_s.get("dense", math.inf))

@@ -44,8 +44,7 @@ def encode(
     mantissa_bits: int | None = None,
     link: Link = LINK,
 ) -> bytes:
-    """Encode `new` against `base`, or in full if there is no base. `choice` chooses the `encoding` by default. The
-    result has at most `new.nbytes + HEADER_BYTES` bytes."""
+    """Encode `new` against `base`, or in full, in at most `new.nbytes + HEADER_BYTES` bytes."""
     check_array(new)
     header = _header(new, encoding or "dense", mantissa_bits)
     if base is None:
@@ -111,7 +110,8 @@ def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
     scale = new.size / old.size
     amount = Amount(new.size, scale * changed, new.itemsize)
     sizes = choice.estimates(amount)
-    if choice.worth_trying(sizes, amount, link, 1 / scale):
+    unknown = [encoding for encoding in choice.DELTAS if encoding not in sizes]
+    if any(choice.may_be_chosen(encoding, sizes, amount, link, 1 / scale) for encoding in unknown):
         del sizes["fast"]
         for encoding in choice.DELTAS:
             if choice.may_be_chosen(encoding, sizes, amount, link, 1 / scale):
@@ -122,8 +122,7 @@ def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
-    """Return the array in `out`, which may be `base`. Raises TransferError if the blob is malformed; `out` is then
-    undefined. A wrong base is not noticed: compare the hashes."""
+    """Return the array in `out`, maybe `base`. Raises TransferError. Compare hashes: a wrong base is not noticed."""
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:

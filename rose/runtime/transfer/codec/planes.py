@@ -125,7 +125,6 @@ def _write_planes(steps: Array, begin: Int, end: Int, planes: Array) -> None:
 
 @jit
 def _join(planes: tuple[Bits, ...], filled: Int, base: Array, new: Array, crossing: bool, back: bool) -> None:
-    """Apply the planes. A plane without elements consists of the same bits as `filled`."""
     steps = np.empty(_AT_ONCE, base.dtype)
     for begin in range(0, base.size, _AT_ONCE):
         old, now = base[begin : begin + _AT_ONCE], new[begin : begin + _AT_ONCE]

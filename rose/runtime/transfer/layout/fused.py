@@ -17,8 +17,7 @@ def hf_views(
     tp: int = 1,
     rank: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """Return views of `model.named_parameters()` under Hugging Face names, with the boxes of `shards.receiver_regions`.
-    Head counts are per rank. `vocab_size` leaves out padding rows. Raises TransferError if the rows do not fit."""
+    """Return views of `named_parameters()` under Hugging Face names. Head counts are per rank. Raises TransferError."""
     views: dict[str, torch.Tensor] = {}
     for name, parameter in named_parameters:
         weight = parameter.data

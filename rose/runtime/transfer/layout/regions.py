@@ -53,12 +53,10 @@ class Region:
         return all(map(operator.le, self.start, other.start)) and all(map(operator.le, other.stop, self.stop))
 
     def within(self, outer: Region) -> Region:
-        """Return this box relative to the corner of `outer`. Raises TransferError if it is outside."""
         if not outer.contains(self):
             raise TransferError(f"region {self} is not inside of {outer}")
-        return Region(
-            tuple(map(operator.sub, self.start, outer.start)), tuple(map(operator.sub, self.stop, outer.start))
-        )
+        start, stop = (tuple(map(operator.sub, corner, outer.start)) for corner in (self.start, self.stop))
+        return Region(start, stop)
 
     def between(self, axis: int, start: int, stop: int) -> Region | None:
         low, high = max(start, self.start[axis]), min(stop, self.stop[axis])

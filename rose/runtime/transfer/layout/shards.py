@@ -11,33 +11,13 @@ _VOCABULARY = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The whole shapes of a model's tensors, and the numbers that split them. Raises TransferError if they contradict.
-    `embed_tokens` and `lm_head` may have padding rows beyond `vocab_size`."""
+    """The whole shapes of a model's tensors, with padding beyond `vocab_size`, and the numbers that split them."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int
     num_kv_heads: int
     head_dim: int
     vocab_size: int
-
-    def __post_init__(self) -> None:
-        for field in ("num_heads", "num_kv_heads", "head_dim", "vocab_size"):
-            if getattr(self, field) < 1:
-                raise TransferError(f"{field} is {getattr(self, field)}, expected 1 or more")
-        if self.num_heads % self.num_kv_heads:
-            raise TransferError(f"num_heads is {self.num_heads}, no multiple of num_kv_heads, {self.num_kv_heads}")
-        heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        rows = {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads}
-        for name, shape in self.shapes.items():
-            kind, leaf = _kind(name)
-            if min(shape, default=1) < 1:
-                raise TransferError(f"tensor {name!r} has shape {shape} without elements: leave it out")
-            if kind in rows and shape[:1] != (rows[kind],):
-                raise TransferError(f"tensor {name!r} has shape {shape}, expected {rows[kind]} rows: check the heads")
-            if (kind, leaf) == ("o_proj", "weight") and shape[1:] != (heads,):
-                raise TransferError(f"tensor {name!r} has shape {shape}, expected {heads} columns: check the heads")
-            if kind in _VOCABULARY and (shape or (0,))[0] < self.vocab_size:
-                raise TransferError(f"tensor {name!r} has shape {shape}, expected at least {self.vocab_size} rows")
 
     def published(self, name: str) -> Region:
         if name not in self.shapes:
@@ -56,9 +36,8 @@ class Piece:
 
 
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
-    """Return the box of each tensor that one of `tp` SGLang ranks holds. Several ranks hold one key and value head if
-    there are more ranks than heads. The vocabulary is padded to a multiple of 64, or of 64 * tp. Tensors of which a
-    rank holds only padding are left out. Raises TransferError if SGLang cannot split the model."""
+    """Return the boxes that one of `tp` SGLang ranks holds, without padding. Several ranks hold one key and value
+    head if there are more ranks than heads. Raises TransferError if SGLang cannot split the model."""
     check_rank(tp, rank)
     multiple = 64  # SGLang pads the vocabulary to a multiple of this.
     if _up_to_multiple(model.vocab_size, multiple) % tp:
@@ -79,18 +58,6 @@ def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
     for name in model.shapes:
         boxes = grid(model.published(name), {regions[name] for regions in receivers if name in regions})
         cut[name] = tuple(Piece(name, box, _holders(name, box, finest)) for box in boxes)
-    return cut
-
-
-def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:
-    cut = []
-    for name, regions in held.items():
-        for region in regions:
-            shared = ((region.intersect(cell.region), cell.holders) for cell in cells.get(name, ()))
-            placed = [Piece(name, box, holders) for box, holders in shared if box is not None]
-            if (covered := sum(piece.region.elements for piece in placed)) != region.elements:
-                raise TransferError(f"tensor {name!r}: {region} has only {covered} elements in the model's tensor")
-            cut += placed
     return cut
 
 

@@ -20,8 +20,7 @@ Blobs = Callable[[int, PieceEntry], Buffer]  # The encoded bytes of a piece of t
 def follow(
     box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, turn: Turn = at_once
 ) -> Bits:
-    """Apply a chain of packages to `bits`, the elements in `box`, and return the result in `new`. Raises TransferError
-    with the first piece that differs."""
+    """Apply a chain of packages to `bits`, the elements in `box`, and return it in `new`. Raises TransferError."""
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
             return _walk(box, bits, links, blobs, new, turn, every=False)

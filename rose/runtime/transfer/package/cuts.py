@@ -63,16 +63,6 @@ def cut_whole(
     return cuts
 
 
-def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cut]:
-    cuts = []
-    for piece, tensor in pieces.items():
-        info = TensorInfo(piece.name, dtype_name(piece.name, tensor), model.published(piece.name).stop)
-        if tuple(tensor.shape) != piece.region.shape:
-            raise TransferError(f"tensor {piece.name!r} at {piece.region} has shape {list(tensor.shape)}")
-        cuts.append(Cut(info, piece.region, piece.holders, tensor))
-    return cuts
-
-
 def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
     known = {info.name: info for info in before}
     now = {cut.info.name: cut.info for cut in cuts}
@@ -80,9 +70,7 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
         raise TransferError(f"tensors differ from version {version} in {odd}; publish to a new store")
     for name, info in now.items():
         if info != known[name]:
-            raise TransferError(
-                f"tensor {name!r} is {info}, in version {version} {known[name]}; publish to a new store"
-            )
+            raise TransferError(f"tensor {name!r} is {info}, in version {version} {known[name]}; use a new store")
 
 
 def aliases(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

@@ -198,7 +198,6 @@ class Manifest:
 
 
 def check_sound(manifest: Manifest, *, whole: bool) -> None:
-    """Raise TransferError unless pieces fill the chunks and, if `whole`, cover the tensors."""
     if whole and not manifest.pieces:
         raise TransferError(f"manifest of version {manifest.version} has no pieces")
     if manifest.base_version is not None and manifest.base_version >= manifest.version:

@@ -36,7 +36,6 @@ class Parts:
         return any(self._folder.glob(_name(f"{version:08d}-*", writer, writer.rank)))
 
     def of_others(self, package: Package, writer: Writer) -> list[Manifest] | None:
-        """Return the parts of the other ranks, or None if one is missing. Raises TransferError."""
         others = [rank for rank in range(writer.ranks) if rank != writer.rank]
         try:
             return [_read(self._folder / _name(package.stem, writer, rank)) for rank in others]
@@ -47,9 +46,7 @@ class Parts:
         for rank in range(writer.ranks):
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:
-                raise TransferError(
-                    f"rank {writer.rank}: publish {min(begun)}, as rank {rank} did, before {package.stem}"
-                )
+                raise TransferError(f"rank {writer.rank}: before {package.stem} publish {min(begun)}, as rank {rank}")
 
     def chunks(self) -> set[str]:
         return {chunk.sha256 for path in self._all() for chunk in _read(path).chunks}

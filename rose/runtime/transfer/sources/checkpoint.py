@@ -35,7 +35,6 @@ class Checkpoint:
 
 
 def files_of(folder: Path) -> dict[Path, list[str] | None]:
-    """Map each safetensors file to its names in the index, or to None. Raises TransferError."""
     if (index := folder / INDEX).exists():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:

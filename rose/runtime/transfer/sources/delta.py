@@ -66,7 +66,7 @@ class Delta:
         """Return all tensors after the delta. Raises ConflictError if `newest` is neither its base nor its result."""
         if newest not in (self.version, self.base_version):
             raise ConflictError(
-                f"{self.folder} has base_version {self.base_version}, and the newest version is {newest}: close the gap"
+                f"{self.folder} has base_version {self.base_version} and the newest version is {newest}: close the gap"
             )
         result = {name: RankTensor.whole(_info(name, tensor), tensor) for name, tensor in base.items()}
         changed_files = files_of(self.folder) if read_json(self.folder / INDEX).get("weight_map") else {}

@@ -24,8 +24,7 @@ _ROUNDED = {"float32", "bfloat16", "float16"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """This rank's tensors under published names, all published names, those that an adapter changed, and those
-    rounded."""
+    """This rank's tensors under published names, all names, those that an adapter changed, and those rounded."""
 
     tensors: Mapping[str, RankTensor]
     names: frozenset[str] | None
@@ -38,8 +37,7 @@ def _nothing() -> tuple[int, Mapping[str, torch.Tensor]]:
 
 
 def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _nothing) -> Source:
-    """Return the tensors of a state dict, or of a folder with a checkpoint, an adapter or a delta of `newest`.
-    `checkpoint` gives names and types. Raises TransferError that names the wrong tensor."""
+    """Return the tensors of a state dict or folder. `checkpoint` gives names and types. Raises TransferError."""
     merged: list[str] = []
     if isinstance(weights, Path):
         if (weights / adapter.CONFIG).exists():
@@ -60,9 +58,8 @@ def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _noth
             tensors = _one_name(tensors, model)
     fitted = {name: _fit(name, tensor, model) for name, tensor in tensors.items()}
     rounded = tuple(name for name, tensor in fitted.items() if tensor.info.dtype != tensors[name].info.dtype)
-    return Source(
-        tensors=fitted, names=None if model is None else frozenset(model), merged=tuple(merged), rounded=rounded
-    )
+    names = None if model is None else frozenset(model)
+    return Source(tensors=fitted, names=names, merged=tuple(merged), rounded=rounded)
 
 
 def _fit(name: str, tensor: RankTensor, model: Mapping[str, RankTensor] | None) -> RankTensor:

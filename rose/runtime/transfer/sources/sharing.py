@@ -18,8 +18,7 @@ def offers(tensors: Mapping[str, RankTensor]) -> list[Offer]:
 
 
 def share(ranks: Sequence[Sequence[Offer]], model_names: Collection[str] | None) -> list[set[tuple[str, Region]]]:
-    """Return each rank's boxes: the least loaded holder publishes an element. Raises TransferError if ranks disagree,
-    boxes overlap or a part is missing."""
+    """Return each rank's boxes: the least loaded holder publishes an element. Raises TransferError."""
     shares: list[set[tuple[str, Region]]] = [set() for _ in ranks]
     load = [0] * len(ranks)
     names = set()
@@ -53,7 +52,6 @@ def cuts(tensors: Mapping[str, RankTensor], chosen: Collection[tuple[str, Region
 
 
 def _tensors(ranks: Sequence[Sequence[Offer]]) -> Iterator[tuple[TensorInfo, dict[Region, list[int]]]]:
-    """Yield each tensor with the ranks that have its boxes, unless it is tied on every rank."""
     by_name: dict[str, list[tuple[int, Offer]]] = {}
     for rank, rank_offers in enumerate(ranks):
         for offer in rank_offers:

@@ -84,7 +84,6 @@ class Catalog:
         sync_folder(self.folder)
 
     def _listed(self) -> list[tuple[Package, frozenset[str]]]:
-        """Return packages by version, deltas before the anchor, later bases first."""
         entries = {}
         for name in self._names():
             package = Package.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None

@@ -3,12 +3,11 @@
 import fcntl
 import hashlib
 import mmap
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rose.ledger.files.layout import make_folder, sync_file, sync_folder
+from rose.ledger.files.layout import make_folder, sync_file, sync_folder, write_file
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk
 
@@ -34,20 +33,12 @@ class ChunkFolder:
             yield
 
     def put(self, pieces: Sequence[bytes]) -> Chunk:
-        sha256 = hashlib.sha256()
-        for piece in pieces:
-            sha256.update(piece)
-        chunk = Chunk(sha256.hexdigest(), sum(map(len, pieces)))
+        content = b"".join(pieces)
+        chunk = Chunk(hashlib.sha256(content).hexdigest(), len(content))
         path = self.path(chunk.sha256)
-        if not (path.exists() and path.read_bytes() == b"".join(pieces)):
+        if not (path.exists() and path.read_bytes() == content):
             make_folder(path.parent)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            try:
-                with temporary.open("wb") as file:
-                    file.writelines(pieces)
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_file(path, content, sync=False)
         self._put.add(path)  # This includes an existing chunk: its writer may have died before `sync`.
         return chunk
 
@@ -62,7 +53,6 @@ class ChunkFolder:
         return map_file(self.path(chunk.sha256), chunk.size_bytes)
 
     def sweep(self, named: Callable[[], set[str]]) -> bool:
-        """Remove all chunks that `named` does not return. During a write, return False."""
         with self._lock_file.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -104,8 +104,7 @@ def encode_first(
     anchor: bool,
     link: Link = LINK,
 ) -> tuple[Manifest, EncoderState]:
-    """Encode against `previous`, which is used up, or whole. Chunks are not synced yet. Raises TransferError if a piece
-    decodes differently, or OSError."""
+    """Encode against `previous`, which is used up, or whole. Chunks are not synced. Raises TransferError, OSError."""
     now = EncoderState(version, {cut.info.name: cut.info for cut in cuts})
     if previous is not None:
         step = Span(previous.version, previous.xxh3)
@@ -117,14 +116,12 @@ def encode_first(
         fetched = fetch(cut.info.name, cut.elements(), last)
         new, now.on_device[cut.key] = fetched.bits, fetched.on_device
         now.xxh3[cut.key] = digest(new)
-        started_ns = time.monotonic_ns()
+        started_ns, mantissa = time.monotonic_ns(), mantissa_bits(cut.info.dtype)
         if bits is None:
-            encoded = codec.encode(None, new, mantissa_bits=mantissa_bits(cut.info.dtype))
+            encoded = codec.encode(None, new, mantissa_bits=mantissa)
             now.bits[cut.key] = codec.decode(new, encoded)
         else:
-            encoded, step.inverse[cut.key] = codec.advance(
-                bits, new, mantissa_bits=mantissa_bits(cut.info.dtype), link=link
-            )
+            encoded, step.inverse[cut.key] = codec.advance(bits, new, mantissa_bits=mantissa, link=link)
         return cut, _checked(cut, now, encoded, None if previous is None else previous.xxh3[cut.key], started_ns)
 
     package = _Package(version, None if previous is None else previous.version, chunks)
@@ -137,7 +134,7 @@ def encode_more(
     cuts: Sequence[Cut], now: EncoderState, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link = LINK
 ) -> list[Manifest]:
     """Encode composite deltas, and an anchor if `anchor`. Version v gets a delta against v - s for each power of two s
-    <= `stride_max` that divides v. Raises TransferError or OSError; `now` is then used up."""
+    <= `stride_max` that divides v. Raises TransferError or OSError."""
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -44,23 +44,12 @@ ALONE = Writer()
 _RATES = 16  # Several engines fetch through one relay, and only the first waits for its link.
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    version: int
-    delta: Manifest | None
-    anchor: Manifest | None = None  # The whole version, if an anchor was due.
-    composites: tuple[Manifest, ...] = ()  # Deltas against earlier versions, the latest first.
-
-    @property
-    def manifest(self) -> Manifest:
-        manifest = self.delta or self.anchor
-        assert manifest is not None
-        return manifest
+#: The manifests of a version: against the one before, or whole; then those against earlier versions, and an anchor.
+Published = tuple[Manifest, ...]
 
 
 class VersionStore:
-    """Publishes versions into `folder`. One in `anchor_every` is also whole. `key` signs manifests. `tp` is a
-    receiver's tensor-parallel size; above 1 it needs the `model`."""
+    """Publishes versions into `folder`, one in `anchor_every` also whole. `tp` is a receiver's and needs `model`."""
 
     def __init__(
         self,
@@ -127,8 +116,7 @@ class VersionStore:
     def publish(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
     ) -> Published:
-        """Write `version` as a delta and call `visible`, then write composites and an anchor if due. Raises FencedError
-        or TransferError; earlier versions stay intact."""
+        """Write `version` as a delta, call `visible`, then write what else is due. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -140,8 +128,7 @@ class VersionStore:
     def publish_part(
         self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Write one rank's pieces and call `written`. The last rank's call returns the version, others None. Raises
-        TransferError."""
+        """Write one rank's pieces, and call `written`. The last rank gets the version. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:
@@ -191,9 +178,7 @@ class VersionStore:
                 # No manifest names the chunks of a package that was left out or that waits for other ranks.
                 swept = swept and len(added) == len(more)
                 if published is not None:
-                    anchors = [manifest for manifest in added if manifest.base_version is None]
-                    composites = tuple(manifest for manifest in added if manifest.base_version is not None)
-                    published = replace(published, anchor=anchors[0] if anchors else None, composites=composites)
+                    published = (*published, *added)
         except OSError as error:
             with suppress(TransferError):
                 self.prune()
@@ -238,7 +223,7 @@ class VersionStore:
                 check_chain([self._catalog.any_of(manifest.base_version), manifest])
             self._catalog.add([manifest])
             self._parts.forget(manifest.package)
-        return Published(version, None, manifest) if manifest.base_version is None else Published(version, manifest)
+        return (manifest,)
 
     def _complete_more(self, parts: Sequence[Manifest], writer: Writer) -> list[Manifest]:
         with self._catalog.locked():

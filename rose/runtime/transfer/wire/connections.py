@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -102,24 +101,3 @@ class _Http(http.client.HTTPConnection):
 
 class _Https(http.client.HTTPSConnection, _Http):
     """An HTTPS connection over the socket that `_Http` connects."""
-
-
-_BURST_S = 0.05  # Seconds of unused budget that are kept: after a pause, this much may pass at once.
-
-
-class Throttle:
-    def __init__(self, max_bytes_per_s: float | None = None) -> None:
-        if max_bytes_per_s is not None and max_bytes_per_s <= 0:
-            raise ValueError(f"max_bytes_per_s is {max_bytes_per_s}, expected more than 0, or None for no limit")
-        self._max_bytes_per_s = max_bytes_per_s
-        self._lock = threading.Lock()
-        self._paid_s = time.monotonic()  # The time when all received bytes are paid for, in monotonic seconds.
-
-    def wait(self, count_bytes: int) -> None:
-        if self._max_bytes_per_s is None:
-            return
-        with self._lock:
-            self._paid_s = max(self._paid_s, time.monotonic() - _BURST_S) + count_bytes / self._max_bytes_per_s
-            paid_s = self._paid_s
-        if (wait_s := paid_s - time.monotonic()) > 0:
-            time.sleep(wait_s)

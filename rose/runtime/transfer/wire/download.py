@@ -22,8 +22,7 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Complete the chunk in `path`, with at most `retries` in a row without a new byte. `progress` gets the bytes that
-    may be passed on: the last byte only after the hash matches. Raises GoneError, BrokenError or TransferError."""
+    """Complete the chunk in `path`. `progress` gets the bytes to pass on, the last one after the hash matches."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:

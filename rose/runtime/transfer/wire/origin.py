@@ -6,8 +6,7 @@ import http.client
 import json
 import re
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -16,11 +15,12 @@ import msgspec
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import INDEX_BYTES_MAX, MANIFEST_BYTES_MAX, Chunk, Package, plan, read_index
-from rose.runtime.transfer.wire.connections import Connections, Throttle
+from rose.runtime.transfer.wire.connections import Connections
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
 BLOCK_BYTES = 256 << 10  # Received, hashed and written at a time; a broken transfer loses no more than this.
 _ANSWER_BYTES_MAX = 1 << 20  # The largest answer to a request for a pin: few packages lead to a version.
+Pace = Callable[[int], object]  # It gets the size of each received block, and may wait.
 PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # Valid names of a pin.
 
 
@@ -56,81 +56,36 @@ class Route:
         return route
 
 
-class Origin(ABC):
+class _Origin:
     """A source of weights. Methods are thread-safe, and raise GoneError, BrokenError or TransferError."""
 
-    def __init__(self, url: str, throttle: Throttle) -> None:
+    def __init__(self, url: str, pace: Pace) -> None:
         self.url = url.rstrip("/")
         self.received_bytes = 0  # Bytes of bodies.
-        self._throttle = throttle
+        self._pace = pace
         self._counting = threading.Lock()
-
-    @abstractmethod
-    def packages(self) -> list[Package]:
-        """Return the origin's packages."""
-
-    @abstractmethod
-    def manifest_bytes(self, package: Package) -> bytes:
-        """Return the manifest of a package, unchecked."""
-
-    @abstractmethod
-    def manifest_tag(self, package: Package) -> str:
-        """Return a text that changes when the manifest changes."""
-
-    @abstractmethod
-    def chunk_bytes(self, sha256: str) -> int:
-        """Return the size of a chunk."""
-
-    @abstractmethod
-    def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
-        """Yield unchecked bytes from `offset` on. A block is valid until the next one."""
-
-    @abstractmethod
-    def route(self, version: int, have: int | None) -> Route:
-        """Return the cheapest way from `have` to `version`, pinned if the origin has pins."""
-
-    def renew(self, pin: str) -> None:  # noqa: B027 - without pins there is nothing to do
-        """Keep a pin for another `ttl_s`."""
-
-    def unpin(self, pin: str, bytes_per_s: float | None = None) -> None:  # noqa: B027
-        """Remove a pin, and report the rate at which its packages came."""
-
-    def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:  # noqa: B027
-        """Record the version of a receiver, if the origin keeps acknowledgements."""
-
-    def interrupt(self) -> None:  # noqa: B027
-        """Raise BrokenError in every thread that waits for the network, now or later."""
-
-    def close(self) -> None:  # noqa: B027
-        """Close the connections. No other thread may use them at this time."""
 
     def _count_received(self, count_bytes: int) -> None:
         with self._counting:
             self.received_bytes += count_bytes
-        self._throttle.wait(count_bytes)
+        self._pace(count_bytes)
 
 
 def open_origin(
-    url: str,
-    token: str | None,
-    throttle: Throttle | None = None,
-    *,
-    rules: OriginRules = ANYWHERE,
-    timeout_s: float = 30.0,
+    url: str, token: str | None, pace: Pace = lambda _: None, *, rules: OriginRules = ANYWHERE, timeout_s: float = 30.0
 ) -> Origin:
     """Return the origin at `url`. `timeout_s` limits each wait. Raises TransferError if the rules refuse it."""
     parts = rules.check_url(url)
-    throttle = throttle or Throttle()
     if parts.scheme in ("http", "https"):
-        return HttpOrigin(url, token, throttle, rules, timeout_s)
+        return HttpOrigin(url, token, pace, rules, timeout_s)
     if token is not None:
         raise TransferError(f"origin {url!r} takes no token: its credentials are fsspec's own")
-    return FsspecOrigin(url, throttle)
+    return FsspecOrigin(url, pace)
 
 
-class HttpOrigin(Origin):
-    def __init__(self, url: str, token: str | None, throttle: Throttle, rules: OriginRules, timeout_s: float) -> None:
-        super().__init__(url, throttle)
+class HttpOrigin(_Origin):
+    def __init__(self, url: str, token: str | None, pace: Pace, rules: OriginRules, timeout_s: float) -> None:
+        super().__init__(url, pace)
         parts = rules.check_url(url)
         host = parts.hostname
         assert host is not None, "checked by the rules"
@@ -148,6 +103,7 @@ class HttpOrigin(Origin):
         return self._fetch("GET", f"/v1/packages/{package.stem}.json", bytes_max=MANIFEST_BYTES_MAX)
 
     def manifest_tag(self, package: Package) -> str:
+        """Return a text that changes when the manifest changes."""
         if (tag := self._head(f"/v1/packages/{package.stem}.json").get("ETag")) is None:
             raise TransferError(f"{self.url} sends no ETag for {package.stem}; is this a weight store?")
         return tag
@@ -159,6 +115,7 @@ class HttpOrigin(Origin):
         return int(size)
 
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
+        """Yield unchecked bytes from `offset` on. A block is valid until the next one."""
         path = f"/v1/chunks/{chunk.sha256}"
         with self._response("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {}) as response:
             skip = 0 if response.status == 206 else offset  # With status 200, a proxy on the way ignores ranges.
@@ -186,6 +143,7 @@ class HttpOrigin(Origin):
         self._fetch("POST", "/v1/acks", {"receiver": receiver, "version": version, "weights_sha256": weights_sha256})
 
     def interrupt(self) -> None:
+        """Raise BrokenError in every thread that waits for the network, now or later."""
         self.connections.interrupt()
 
     def close(self) -> None:
@@ -208,7 +166,6 @@ class HttpOrigin(Origin):
     def _response(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a response. Its connection is free once the whole body has been read."""
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:
@@ -285,11 +242,11 @@ class HttpOrigin(Origin):
         return BrokenError(f"transfer from {self.url} broke off ({error or type(error).__name__}); try again")
 
 
-class FsspecOrigin(Origin):
+class FsspecOrigin(_Origin):
     """The folder of a store, or a copy of it in an object store. It has no pins and no acknowledgements."""
 
-    def __init__(self, url: str, throttle: Throttle) -> None:
-        super().__init__(url, throttle)
+    def __init__(self, url: str, pace: Pace) -> None:
+        super().__init__(url, pace)
         import fsspec
 
         try:
@@ -324,6 +281,16 @@ class FsspecOrigin(Origin):
     def route(self, version: int, have: int | None) -> Route:
         return Route(tuple(plan(self.packages(), version, have)))
 
+    def renew(self, pin: str) -> None: ...
+
+    def unpin(self, pin: str, bytes_per_s: float | None = None) -> None: ...
+
+    def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None: ...
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
     def _json_file(self, name: str, bytes_max: int) -> bytes:
         data: bytes = self._call("cat_file", name, start=0, end=bytes_max + 1)
         if len(data) > bytes_max:
@@ -340,6 +307,9 @@ class FsspecOrigin(Origin):
             raise TransferError(f"may not read {self.url}/{name}: {error}")
         except Exception as error:  # Each kind of storage has errors of its own.
             raise BrokenError(f"transfer from {self.url}/{name} broke off ({error or type(error).__name__}); try again")
+
+
+Origin = HttpOrigin | FsspecOrigin
 
 
 def _chunk_name(sha256: str) -> str:

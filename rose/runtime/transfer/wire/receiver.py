@@ -20,9 +20,8 @@ from rose.runtime.transfer.codec.header import HEADER_BYTES
 from rose.runtime.transfer.errors import TransferError, of_run
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, check_chain
-from rose.runtime.transfer.wire.connections import Throttle
 from rose.runtime.transfer.wire.download import download, persist
-from rose.runtime.transfer.wire.origin import GoneError, Origin, Route, open_origin
+from rose.runtime.transfer.wire.origin import GoneError, Origin, Pace, Route, open_origin
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
 _RENEWALS = 3  # Renewals of a pin while it lasts, with at least `_RENEWAL_S_MIN` in between.
@@ -34,8 +33,7 @@ Regions = Mapping[str, Region]
 
 
 class Receiver:
-    """Pulls versions of `run_id` that `signer` signed into folders under `staging`. A broken connection is retried, at
-    most `retries` times in a row without a new byte."""
+    """Pulls versions of `run_id` that `signer` signed into `staging`, with `retries` in a row without a new byte."""
 
     def __init__(
         self,
@@ -48,7 +46,7 @@ class Receiver:
         signer: str | None = None,
         rules: OriginRules = ANYWHERE,
         retries: int = 5,
-        max_bytes_per_s: float | None = None,
+        pace: Pace = lambda _: None,
     ) -> None:
         self.url = url.rstrip("/")
         self.staging = staging
@@ -58,7 +56,7 @@ class Receiver:
         self._signer = signer
         self._rules = rules
         self._retries = retries
-        self._throttle = Throttle(max_bytes_per_s)
+        self._pace = pace
         self._partial = staging / "partial"
         with self._origin():  # This fails now if the URL is wrong.
             private_files.make(staging)
@@ -76,8 +74,7 @@ class Receiver:
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
-        """Stage and verify the cheapest chain for `regions`, or for everything. Raises TransferError; the next call
-        resumes."""
+        """Stage and verify the cheapest chain for `regions`, or all. Raises TransferError; the next call resumes."""
         target = self.folder(version, have, regions)
         with (self._partial / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
@@ -106,7 +103,7 @@ class Receiver:
 
     @contextmanager
     def _origin(self) -> Iterator[Origin]:
-        origin = open_origin(self.url, self._token, self._throttle, rules=self._rules)
+        origin = open_origin(self.url, self._token, self._pace, rules=self._rules)
         try:
             yield origin
         finally:

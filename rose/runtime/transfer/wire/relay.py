@@ -29,8 +29,7 @@ _PULLS, _CALLS = 8, 8  # How many downloads, and how many other requests to the 
 
 
 class RelayServer(Server):
-    """Serves `origin_url` with at most `budget_bytes` in `folder`. Clients send `token`, the relay `origin_token`.
-    Manifests that `signer` did not sign are refused. Raises TransferError, or the errors of `Server`."""
+    """Serves `origin_url` with at most `budget_bytes` in `folder`. Refuses manifests that `signer` did not sign."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from rose.http_limits import ACCEPTS, BODY_S, connections_max
 from rose.ledger.address import check_guarded, refusal
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Number, Package, Sha256, index_bytes, plan
-from rose.runtime.transfer.wire.origin import PIN, BrokenError, GoneError, RefusedError, Route
+from rose.runtime.transfer.wire.origin import PIN, BrokenError, GoneError, Origin, RefusedError, Route
 
 if TYPE_CHECKING:
     from rose.runtime.transfer.store.store import VersionStore
@@ -44,22 +44,14 @@ class _Acknowledgement(msgspec.Struct):
 _B = TypeVar("_B", _PinRequest, _Acknowledgement)
 
 
-class Calls(Protocol):
-    """Answers of a store or an `Origin`. Calls raise TransferError."""
-
-    def packages(self) -> list[Package]: ...
-    def route(self, version: int, have: int | None) -> Route: ...
-    def renew(self, pin: str) -> None: ...
-    def unpin(self, pin: str, bytes_per_s: float | None = None) -> None: ...
-    def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None: ...
-
-
 class Files(Protocol):
     async def manifest(self, package: Package) -> web.StreamResponse: ...
     async def chunk(self, request: web.Request, sha256: str) -> web.StreamResponse: ...
 
 
-def make_app(calls: Calls, files: Files, token: str | None, executor: Executor | None = None) -> web.Application:
+def make_app(
+    calls: Origin | _StoreCalls, files: Files, token: str | None, executor: Executor | None = None
+) -> web.Application:
     async def ask(call: Callable[..., _Result], *arguments: object) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(executor, call, *arguments)
 

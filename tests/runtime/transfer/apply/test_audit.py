@@ -17,7 +17,7 @@ def published(tmp_path_factory):
     """Weights, and the manifest of them as published for up to two ranks."""
     weights = random_weights()
     store = VersionStore(tmp_path_factory.mktemp("store"), tp=2, model=shape())
-    return weights, store.publish(3, weights).manifest
+    return weights, store.publish(3, weights)[0]
 
 
 @pytest.mark.parametrize(("dtype", "portion_bytes"), [(torch.bfloat16, 1 << 20), (torch.float32, 2000)])

@@ -3,9 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.transfer.shards import pieces
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, grid
-from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
+from rose.runtime.transfer.layout.shards import ModelShape, cells, receiver_regions
 from tests.runtime.transfer.random_model import RANKS, Arrays, models, random_weights, runs_on
 
 LAYER = "model.layers.0"

@@ -52,8 +52,7 @@ class Interleaving:
         for _ in range(times):
             before = {self.version: 0, **self.needs()}
             self.version += 1
-            delta = self.store.publish(self.version, weights(self.version)).delta
-            assert delta is not None
+            delta = self.store.publish(self.version, weights(self.version))[0]
             for version, cost in self.needs().items():
                 assert cost <= before[version] + delta.blob_bytes, "to follow step by step would have been cheaper"
 

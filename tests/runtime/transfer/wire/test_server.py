@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
+from benchmarks.transfer.throttle import Throttle
 from rose.runtime.transfer.codec.choice import LINK
 from rose.runtime.transfer.package.manifest import Package, index_bytes
 from rose.runtime.transfer.store.store import VersionStore
@@ -55,7 +56,7 @@ def test_versions_are_encoded_for_the_slowest_link_that_a_receiver_measured(tmp_
     assert store.link == LINK
     with StoreServer(store) as server, RelayServer(server.url, tmp_path / "cache", 1 << 30) as relay:
         for url, bytes_per_s in ((server.url, 4e6), (relay.url, 8e6)):
-            Receiver(url, None, tmp_path / f"{bytes_per_s}", max_bytes_per_s=bytes_per_s).fetch(0, None)
+            Receiver(url, None, tmp_path / f"{bytes_per_s}", pace=Throttle(bytes_per_s).wait).fetch(0, None)
         until(lambda: not list((store.folder / "pins").iterdir()))
         assert 0 < store.link.bytes_per_s < 7e6
         for wrong in ("0", "-1", "nan", "1e9", "9" * 14, ""):
