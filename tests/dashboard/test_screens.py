@@ -117,7 +117,7 @@ def test_the_overview_has_pricing_s_figures(ended: Path, frame: pl.DataFrame, dr
     (share,) = [row[harvest.columns.index("harvested_share")] for row in harvest.rows]
     assert values(app) == {
         "Rollout cost": format_usd(rollout_nano(frame)),
-        "Borrowing saved": f"at most {saved.text}",
+        "Borrowing saved": f"{saved.text} or less",
         "Harvest share": f"{share:.1%}",
         "Budget": "not set",
         "Within latency budgets": f"{1 - 8 / 240:.1%}",

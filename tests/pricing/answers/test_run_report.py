@@ -70,7 +70,7 @@ def test_the_report_of_the_sample(sample_report: Report) -> None:
     assert (saved[ADDED_THERE], saved[ADDED]) == (164_500_000, 62_715_000)
     assert saved[CASH] == 164_500_000 - 62_715_000
     assert "; hypothetical: nobody" in made.table("savings").row(CAPACITY)["rests on"]
-    assert "the other 4 min 12.0 s would have been" in made.table("savings").row(CASH)["rests on"]
+    assert "the other 4 min 12.0 s would have been" in made.table("savings").row(ADDED_THERE)["rests on"]
     # In one view each: the borrowed tokens' own device time, and what theirs would have added on dedicated devices.
     assert borrowed["amortized"].value == round(940_000_000 * 10**6 / 1400)
     assert dedicated["marginal"].value == 164_500_000 * 10**6 // 1400
@@ -89,7 +89,7 @@ def test_the_report_of_the_sample(sample_report: Report) -> None:
     assert made.figure("latency", "budget", "TTFT p99").value == 2_000_000_000
     blended = made.table("lines").row("blended")
     assert (blended["per accepted"].value, blended["per correct"].value) == (490_905_000, 2 * 490_905_000)
-    assert made.figure("lines", "serving", "formula").value == 36_000_000_000
+    assert made.figure("lines", "serving", "at list price").value == 36_000_000_000
 
 
 def test_the_same_ledger_and_book_give_the_same_bytes(
@@ -136,7 +136,7 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
         made.figure("tokens", "dedicated devices", "amortized"),
         made.figure("tokens", "borrowed devices", "tokens wasted"),
         made.figure("lines", "blended", "per accepted"),
-        made.figure("lines", "serving", "formula"),
+        made.figure("lines", "serving", "at list price"),
         made.figure("borrow", "m", "per device-hour"),
         made.figure("latency", "all", "TTFT p99"),
         made.figure("events", "dense over sent", "how many"),
