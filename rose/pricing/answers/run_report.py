@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 
-from rose.clock import utc
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.pricing.answers import correct_answer
@@ -67,7 +66,6 @@ def _tables(run: PricedRun) -> dict[str, Table]:
     totals = {what: [row for row in counted if row["what"] == what] for what in ("lease", "preemption", "sync")}
     sums_ns = {row["what"]: row["ns"] for row in counted if row["what"] not in totals}
     saved, tokens = savings_table(make, compared, run.borrow), _token_cost(run, compared)
-    ends = rows(run.connection, "run/engine_ends")
     tables = {
         "glance": _glance(run, saved, tokens, sums_ns),
         "time": _time(run),
@@ -80,7 +78,6 @@ def _tables(run: PricedRun) -> dict[str, Table]:
         "latency": _latency(run, rows(run.connection, "run/serving_latency")),
         "events": _events(make, totals["lease"], totals["sync"], run.borrow.leased_ns),
         "preemptions": _preemptions(make, totals["preemption"]),
-        "engines": _engines(run.stamp, ends) if ends else None,
     }
     return {name: table for name, table in tables.items() if table is not None}
 
@@ -336,27 +333,4 @@ def _preemptions(make: Figures, totals: Sequence[Mapping[str, Any]]) -> Table:
             for action in ("yield", "cut", "revoke")
         ),
         view="counts",
-    )
-
-
-def _engines(stamp: Stamp, ends: Sequence[Mapping[str, Any]]) -> Table:
-    def time(ns: int | None, unknown: str) -> str:
-        return unknown if ns is None else utc(ns)
-
-    restarted = sum(row["restarted_ns"] is not None for row in ends)
-    return report_table(
-        stamp,
-        f"Engines that died: {len(ends):,}, of which {restarted:,} were started again",
-        "engine | died | back | reason",
-        (
-            (
-                row["engine_id"],
-                time(row["ended_ns"], "not seen"),
-                time(row["restarted_ns"], "not started again"),
-                row["reason"],
-            )
-            for row in ends
-        ),
-        view="counts",
-        text=("died", "back", "reason"),
     )

@@ -205,31 +205,6 @@ def test_where_the_book_is_silent_both_ends_are_shown(sample_kept: Path) -> None
     assert "m is valid if the fleet would have existed without the leases, which the" in printed(built.elements())
 
 
-def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Path, write_ledger: Any) -> None:
-    lives: Any = [
-        ("s0-rollout", ["started", "died", "started", "activated", "started", "stopped"]),
-        ("s0-serving", ["attached", "detached", "attached", "attached", "died"]),
-        ("r0-rollout", ["started", "stopped", "started"]),
-    ]
-    made = [
-        any_event.engine(
-            engine_id=engine_id,
-            action=action,
-            at_us=T0_NS // 1000 + 1_000_000 * n,
-            reason="the process [ended]" if action == "died" else None,
-        )
-        for engine_id, actions in lives
-        for n, action in enumerate(actions)
-    ]
-    table = run_report.build(Ledger(write_ledger(made, root=sample, writer="agents"))).section.table("engines")
-    assert table.title == "Engines that died: 3, of which 2 were started again"
-    assert table.rows == (
-        ("s0-rollout", "2026-06-01T00:00:01.000000Z", "2026-06-01T00:00:02.000000Z", "the process [ended]"),
-        ("s0-rollout", "not seen", "2026-06-01T00:00:04.000000Z", "its agent died"),
-        ("s0-serving", "2026-06-01T00:00:04.000000Z", "not started again", "the process [ended]"),
-    )
-
-
 def test_provenance_is_never_mixed(sample: Path, write_ledger: Any) -> None:
     write_ledger([events.Preemption(action="cut", reason="r")], root=sample, writer="second", provenance="simulated")
     with pytest.raises(PricingError, match=r"mixes .* replay, 1 simulated"):
