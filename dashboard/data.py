@@ -466,7 +466,9 @@ def not_closed(ledger: Ledger, provenance: str) -> list[Period]:
     closed = [postings[0].period for postings in posted.values() if postings[0].provenance == provenance]
     now_ns = utc_us() * 1000
     past = [month for month in months(days) if month.to_ns <= now_ns]
-    return sorted(month for month in past if month.without(closed) and provenance in provenances(ledger, month))
+    return sorted(
+        month for month in past if bills.open_parts(month, closed) and provenance in provenances(ledger, month)
+    )
 
 
 def saved(scope: Scope) -> Saved | None:
