@@ -101,12 +101,12 @@ def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
             run.stamp,
             "By price of a rollout token",
             "rollout tokens priced at | a million | over serving's price | per accepted | per correct | "
-            "at list price | view",
+            "list price | view",
             (_line(run, line, drawn) for line in cost_per_correct.LINES),
             view="view by line",
             text=("view",),
             notes=(
-                "Blended is what was paid for rollout tokens; other lines price all of them in one way. At list price: "
+                "Blended is what was paid for rollout tokens; other lines price all of them in one way. List price: "
                 "a million answer tokens by the formula below, hypothetical.",
             ),
         ),

@@ -14,13 +14,12 @@ from rose.pricing.answers import correct_answer
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.comparison import CAPACITY, CASH, savings_table
 from rose.pricing.borrowing.marginal_tables import added, terms_table
-from rose.pricing.document import RunFacts, heading, to_json
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run import cost_per_correct
-from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.run.priced import PricedRun, RunFacts, heading, priced, to_json
 from rose.pricing.run.tokens import FATES
 from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, notes, report_table, values
 
