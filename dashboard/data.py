@@ -59,6 +59,7 @@ CHECKED_S = 10  # Seconds until a changed file is noticed; a new file is noticed
 ROWS_MAX = 1000
 SERVING_TARGET = Fraction(99, 100)
 _TEAM_TAGS = ("team", "serving_team")
+_UNITS = ((86_400, "days"), (3600, "h"), (10, "s"))
 _NO_PRICE_BOOK = (
     "No price book: nothing can be priced. `rose price FILE --adopt` records one in the ledger. Or start the dashboard "
     f"with {pricebook.VARIABLE}=FILE, or with {pricebook.VARIABLE}=example for example prices."
@@ -231,7 +232,7 @@ def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], ma
 
 
 def named_rows(ledger: Ledger, query: str, columns: str = "", **variables: object) -> pl.DataFrame:
-    """Return up to ROWS_MAX rows of a named query, with `_ns` converted to ms or s. Raises UserError."""
+    """Return up to ROWS_MAX rows of a named query, with `_ns` converted to days, h, s or ms. Raises UserError."""
 
     def read() -> pl.DataFrame:
         text = {name: str(value) for name, value in variables.items() if value is not None}
@@ -253,8 +254,9 @@ def _plain(cell: Any) -> Any:
 def _in_readable_units(frame: pl.DataFrame) -> pl.DataFrame:
     for name in [name for name in frame.columns if name.endswith("_ns") and frame[name].dtype.is_numeric()]:
         longest = frame[name].cast(pl.Float64).abs().max()
-        size, unit = (1e9, "s") if isinstance(longest, float) and longest >= 1e10 else (1e6, "ms")
-        value = (pl.col(name) / size).round(3).alias(f"{name.removesuffix('_ns')} ({unit})")
+        longest_s = longest / 1e9 if isinstance(longest, float) else 0
+        size, unit = next((one for one in _UNITS if longest_s >= one[0]), (0.001, "ms"))
+        value = (pl.col(name) / size / 1e9).round(3).alias(f"{name.removesuffix('_ns')} ({unit})")
         frame = frame.with_columns(value).select(
             [value.meta.output_name() if column == name else column for column in frame.columns]
         )
@@ -464,7 +466,9 @@ def not_closed(ledger: Ledger, provenance: str) -> list[Period]:
     closed = [postings[0].period for postings in posted.values() if postings[0].provenance == provenance]
     now_ns = utc_us() * 1000
     past = [month for month in months(days) if month.to_ns <= now_ns]
-    return sorted(month for month in past if month.without(closed) and provenance in provenances(ledger, month))
+    return sorted(
+        month for month in past if bills.open_parts(month, closed) and provenance in provenances(ledger, month)
+    )
 
 
 def saved(scope: Scope) -> Saved | None:

@@ -35,7 +35,8 @@ def show(ledger: Ledger, run: Run) -> None:
 
 frame.page(
     "Borrowing",
-    "Is borrowing worth it? Marginal figures are for deciding: they are on no bill.",
+    "Was borrowing worth it in one run? The Overview has the whole period. Marginal figures are for deciding: they are "
+    "on no bill.",
     show,
     live_s=frame.QUIET_S,
 )

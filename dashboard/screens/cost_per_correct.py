@@ -14,7 +14,7 @@ from rose.pricing.answers.learned import Learned, Stretch
 
 _STRETCHES_MAX = 200
 _SOURCE = "`turn`, `trajectory`, `verdict`, `device_slice` and the price book"
-_ABOUT = "all rollout work, as in `rose report`; the lines below price rollout tokens in other ways"
+_ABOUT = "All rollout work, as in `rose report`. The folded tables price rollout tokens in other ways."
 _MEANING = {
     "learned": "**The policy learned.**",
     "got worse": "**The policy got worse.**",
@@ -36,7 +36,7 @@ def show(ledger: Ledger, run: Run) -> None:
     st.header("What does a correct answer cost?")
     figure = sections["cost"].figure("headline", THOUSAND)
     frame.figures((THOUSAND, *(("unknown", figure.text) if figure.value is None else (figure.text, _ABOUT))))
-    frame.show(sections["cost"], _SOURCE, skip=("headline",), folded=("c3",))
+    frame.show(sections["cost"], _SOURCE, skip=("headline",), folded=("lines", "c3"))
     st.header("Where does the next dollar belong?")
     frame.show(sections["frontier"], _SOURCE, folded=("elasticities", "spend"))
     st.header("Which verifier makes a correct answer cheapest?")

@@ -137,7 +137,10 @@ def _holds(ledger: Ledger, fleet: str, run: Run, times: dict[str, str]) -> None:
         if rows.is_empty():
             st.info("No refusal was recorded in this time: no rollout waited for a device.")
             return
-        source = f"`rose query holds_by_reason`, {run.provenances[0]}: refused time of rollouts with work"
+        source = (
+            f"`rose query holds_by_reason`, {run.provenances[0]}: refused time of rollouts with work. It includes "
+            "time in which serving worked, so it is longer than the device's idle time"
+        )
         shown = ("device_id", "leased", "why", "holds", "held")
         explained = rows.with_columns(why=pl.coalesce("explanation", pl.col("reason").replace(words.REASONS)))
         frame.table(

@@ -231,7 +231,7 @@ def _saving(shown: _Content, saved: Saved | None) -> tuple[str, str, str] | None
         parts.append(f"unknown costs: {', '.join(saving.left_out).replace('_', ' ')}")
     if saving.cash_nano[0] != saving.cash_nano[1]:
         parts.append("range over whether the fleet would exist anyway: the price book states no idle_anyway")
-    return figure, f"{'; '.join(parts)}. Details: page Borrowing.", clause
+    return figure, f"{'; '.join(parts)}. Whole period; page Borrowing has one run.", clause
 
 
 def _sentence(shown: _Content, saving: str | None) -> str:

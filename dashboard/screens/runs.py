@@ -10,7 +10,6 @@ from dashboard.data import Run
 from rose.ledger.ledger import Ledger
 from rose.pricing.answers import run_report
 from rose.pricing.answers.run_report import Report
-from rose.pricing.document import to_csv
 
 _COLUMNS = (
     "name status started_at ended_at steps accepted_share trajectories output_tokens leases preemptions syncs "
@@ -38,7 +37,8 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
 
         priced = data.kept(build, ledger, "report", run.run_id, *data.book_key(book))
     frame.stamp(priced.stamp)
-    _take(priced, run)
+    name = f"rose-{run.run_id}.json"
+    frame.download_button("Download JSON", lambda: json.dumps(priced.to_json(), indent=2), name, "application/json")
     frame.elements(priced.elements(), "`rose report`")
 
 
@@ -56,17 +56,6 @@ def _list(ledger: Ledger) -> bool:
     source = "`rose query run_overview`, newest first, times in UTC. Click a run for its cost report."
     frame.table(table, source, name="runs", on_pick=pick)
     return True
-
-
-def _take(priced: Report, run: Run) -> None:
-    name, content = f"rose-{run.run_id}", priced.to_json()
-    left, right, _ = st.columns([1, 1, 3])
-    with left:
-        frame.download_button("Download CSV", lambda: to_csv(content), f"{name}.csv", "text/csv")
-    with right:
-        frame.download_button(
-            "Download JSON", lambda: json.dumps(content, indent=2), f"{name}.json", "application/json"
-        )
 
 
 frame.ledger_page("Runs", "Which runs are there, how did each go, and what did one cost?", show, uses=("run",))

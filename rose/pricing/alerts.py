@@ -190,6 +190,14 @@ def evaluate(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) ->
     return tuple(_look(ledger, config, rule, now_us) for rule in config.rule)
 
 
+def send(ledger: Ledger, *, file: Path) -> Mapping[str, object]:
+    """Send new alerts as a background job. Raises AlertsError for a message that did not arrive."""
+    done = check(ledger, load(file))
+    if done.failed:
+        raise AlertsError("; ".join(f"{entry.title} -> {entry.to}: {entry.error}" for entry in done.failed))
+    return done.to_json()
+
+
 def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Round:
     now_us = utc_us() if now_us is None else now_us
     plugins = destinations(config)

@@ -200,7 +200,7 @@ def why_no_interval(figures: Iterable[Figure]) -> str:
 
 def missing(figures: Iterable[Figure]) -> str:
     reasons = dict.fromkeys(figure.text for figure in figures if figure.value is None)
-    return f"No value: {'. '.join(reasons)}." if reasons else ""
+    return f"Why a cell has a dash: {'. '.join(reasons)}." if reasons else ""
 
 
 def _text(value: float, unit: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -43,15 +42,6 @@ class Period:
 
     def within(self, other: Period) -> Period:
         return Period(max(self.from_ns, other.from_ns), min(self.to_ns, other.to_ns))
-
-    def without(self, taken: Iterable[Period]) -> list[Period]:
-        left, at_ns = [], self.from_ns
-        for cut in sorted(taken):
-            if cut.from_ns > at_ns:
-                left.append((at_ns, min(cut.from_ns, self.to_ns)))
-            at_ns = max(at_ns, cut.to_ns)
-        left.append((at_ns, self.to_ns))
-        return [Period(from_ns, to_ns) for from_ns, to_ns in left if from_ns < to_ns]
 
 
 def of_month(text: str) -> Period:

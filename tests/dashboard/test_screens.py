@@ -117,7 +117,7 @@ def test_the_overview_has_pricing_s_figures(ended: Path, frame: pl.DataFrame, dr
     (share,) = [row[harvest.columns.index("harvested_share")] for row in harvest.rows]
     assert values(app) == {
         "Rollout cost": format_usd(rollout_nano(frame)),
-        "Borrowing saved": f"at most {saved.text}",
+        "Borrowing saved": f"{saved.text} or less",
         "Harvest share": f"{share:.1%}",
         "Budget": "not set",
         "Within latency budgets": f"{1 - 8 / 240:.1%}",
@@ -244,7 +244,7 @@ def test_runs_have_their_report(ended: Path, drawn: OpenPage) -> None:
     app = drawn(ended, "runs", **LINKS["runs"])
     assert [*table(app, "run id", "accepted share")["run id"]] == ["run"]
     shows(app, run_report.build(Ledger(ended)).section)
-    assert {"Download CSV", "Download JSON"} <= {button.proto.label for button in app.get("download_button")}
+    assert {"Download JSON"} <= {button.proto.label for button in app.get("download_button")}
 
 
 def test_books_have_a_close_its_correction_and_what_it_was_before(closed: Path, open_page: OpenPage) -> None:

@@ -15,7 +15,7 @@ from aiosmtpd.controller import Controller
 
 from rose import events
 from rose.ledger.ledger import Ledger
-from rose.pricing import alerts, jobs, period
+from rose.pricing import alerts, period
 from rose.pricing.alerts import AlertsConfig, AlertsError
 from rose.pricing.watch import budget
 from tests.pricing import any_event
@@ -139,7 +139,7 @@ def test_a_message_that_does_not_arrive_is_sent_by_the_next_round(fleet: Path, c
         f'urls_file = "{asked.urls_file}"\n[[rule]]\nname = "ledger"\nkind = "ledger"\nto = ["hook"]\n'
     )
     with pytest.raises(AlertsError, match=r"the ledger was verified never -> hook: .*503"):
-        jobs.alerts(Ledger(fleet), file=fleet.parent / "alerts.toml")
+        alerts.send(Ledger(fleet), file=fleet.parent / "alerts.toml")
     hook.code = 200
     assert alerts.check(Ledger(fleet), asked, NOW_US).sent == 1
     assert alerts.check(Ledger(fleet), asked, NOW_US).sent == 0

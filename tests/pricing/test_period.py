@@ -1,11 +1,9 @@
 from datetime import date
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rose.pricing import period
-from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.money import PricingError
 from rose.pricing.period import NS_PER_DAY, Period
 
 
@@ -43,23 +41,3 @@ def test_instants_keep_microseconds() -> None:
     assert period.day_of(at_ns) == date(2026, 12, 5)
     assert period.month_at(at_ns).label == "2026-12"
     assert period.of_day(date(2026, 12, 5)).from_ns == at_ns // NS_PER_DAY * NS_PER_DAY
-
-
-HOURS = st.integers(0, 100)
-
-
-@given(HOURS, st.integers(1, 60), st.lists(st.tuples(HOURS, st.integers(1, 30)), max_size=5))
-def test_what_is_left_is_every_hour_that_was_not_taken(begin: int, length: int, cuts: list[tuple[int, int]]) -> None:
-    def hours(part: Period) -> set[int]:
-        return set(range(part.from_ns // NS_PER_HOUR, part.to_ns // NS_PER_HOUR))
-
-    def made(from_hour: int, hours: int) -> Period:
-        return Period(from_hour * NS_PER_HOUR, (from_hour + hours) * NS_PER_HOUR)
-
-    whole, taken = made(begin, length), [made(*cut) for cut in cuts]
-    left = whole.without(taken)
-    assert set().union(*map(hours, left)) == hours(whole) - set().union(*map(hours, taken))
-    assert sum(len(hours(part)) for part in left) == len(set().union(*map(hours, left)))
-    assert left == sorted(left)
-    for part in taken:
-        assert whole.overlaps(part) == bool(hours(whole) & hours(part))

@@ -81,5 +81,5 @@ def test_figures_keep_their_values_and_are_text_where_they_are_shown() -> None:
     assert [column.name for column in plain.columns] == ["term", "cost", "95% of cost", "each", "why"]
     assert plain.rows[0] == ("a", "$1.00 (assumed)", "$0.500 to $2.00", "$2.00", "")
     assert plain.rows[1][:4] == ("b", "-", "-", "-")
-    assert plain.notes == ("No value: too few.", "No interval: a guess.")
+    assert plain.notes == ("Why a cell has a dash: too few.", "No interval: a guess.")
     assert BY_TEAM.plain() is BY_TEAM

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import sql
@@ -83,9 +82,6 @@ class Settings:
     archive_to: str | None = None
     archive_after_days: float | None = None
     archive_delete: bool = False
-    price_book: str | None = None
-    reports: Path | None = None
-    alerts: Path | None = None
 
 
 def ledger_jobs(settings: Settings) -> list[Job]:

@@ -99,11 +99,16 @@ def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
     return {
         "lines": report_table(
             run.stamp,
-            "By price of a rollout token; the formula is hypothetical, at list price",
-            "rollout tokens priced at | a million | over serving's price | per accepted | per correct | formula | view",
+            "By price of a rollout token",
+            "rollout tokens priced at | a million | over serving's price | per accepted | per correct | "
+            "list price | view",
             (_line(run, line, drawn) for line in cost_per_correct.LINES),
             view="view by line",
             text=("view",),
+            notes=(
+                "Blended is what was paid for rollout tokens; other lines price all of them in one way. List price: "
+                "a million answer tokens by the formula below, hypothetical.",
+            ),
         ),
         "c3": report_table(
             run.stamp,

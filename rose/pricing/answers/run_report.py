@@ -8,20 +8,18 @@ from typing import Any
 
 import polars as pl
 
-from rose.clock import utc
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.pricing.answers import correct_answer
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.comparison import CAPACITY, CASH, savings_table
 from rose.pricing.borrowing.marginal_tables import added, terms_table
-from rose.pricing.document import RunFacts, heading, to_json
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run import cost_per_correct
-from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.run.priced import PricedRun, RunFacts, heading, priced, to_json
 from rose.pricing.run.tokens import FATES
 from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, notes, report_table, values
 
@@ -67,7 +65,6 @@ def _tables(run: PricedRun) -> dict[str, Table]:
     totals = {what: [row for row in counted if row["what"] == what] for what in ("lease", "preemption", "sync")}
     sums_ns = {row["what"]: row["ns"] for row in counted if row["what"] not in totals}
     saved, tokens = savings_table(make, compared, run.borrow), _token_cost(run, compared)
-    ends = rows(run.connection, "run/engine_ends")
     tables = {
         "glance": _glance(run, saved, tokens, sums_ns),
         "time": _time(run),
@@ -80,7 +77,6 @@ def _tables(run: PricedRun) -> dict[str, Table]:
         "latency": _latency(run, rows(run.connection, "run/serving_latency")),
         "events": _events(make, totals["lease"], totals["sync"], run.borrow.leased_ns),
         "preemptions": _preemptions(make, totals["preemption"]),
-        "engines": _engines(run.stamp, ends) if ends else None,
     }
     return {name: table for name, table in tables.items() if table is not None}
 
@@ -336,27 +332,4 @@ def _preemptions(make: Figures, totals: Sequence[Mapping[str, Any]]) -> Table:
             for action in ("yield", "cut", "revoke")
         ),
         view="counts",
-    )
-
-
-def _engines(stamp: Stamp, ends: Sequence[Mapping[str, Any]]) -> Table:
-    def time(ns: int | None, unknown: str) -> str:
-        return unknown if ns is None else utc(ns)
-
-    restarted = sum(row["restarted_ns"] is not None for row in ends)
-    return report_table(
-        stamp,
-        f"Engines that died: {len(ends):,}, of which {restarted:,} were started again",
-        "engine | died | back | reason",
-        (
-            (
-                row["engine_id"],
-                time(row["ended_ns"], "not seen"),
-                time(row["restarted_ns"], "not started again"),
-                row["reason"],
-            )
-            for row in ends
-        ),
-        view="counts",
-        text=("died", "back", "reason"),
     )

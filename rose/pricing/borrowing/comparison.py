@@ -11,12 +11,12 @@ from rose.pricing.marginal_cost.terms import basis_of
 from rose.pricing.money import format_ns, format_usd, nano_usd_of
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.verdict import exceeds
-from rose.pricing.table import Paragraph, Row, Section, Table, report_table
+from rose.pricing.table import Paragraph, Row, Section, Table, notes, report_table
 
 NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
 WOULD, WOULD_NOT = "if the fleet would have been there anyway", "if it would not"
 CAPACITY, CASH = "capacity avoided", "saved against buying"
-ADDED, ADDED_THERE = "added by borrowing", "would have cost to buy"
+ADDED, ADDED_THERE, LET_GO = "added by borrowing", "would have cost to buy", "devices let go"
 NEEDED, IDLE = "dedicated device time needed", "idle time of dedicated devices"
 _NOT_BOTH = "not enough data: need useful tokens on both borrowed and dedicated devices, and a borrow that cost money"
 _MILLION = 10**6
@@ -27,14 +27,12 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
     bought, cash = (None, None) if way is None else (way.bought, way.cash)
     basis = basis_of([m.basis] if way is None else [way.basis, m.basis])
     there = "measured" if way is None else way.basis
-    capacity, rests_on = None, NO_TOKENS
+    capacity: Saving | None = None
+    left_out = _left_out(m)
     if way is not None and way.usd is not None:
         capacity = Saving(usd=way.usd, interval=way.interval, no_interval=way.no_interval)
-    if bought is not None:
-        less = f"less {_usd(m.charged_usd)} that borrowing added to the bill{condition(m)}"
-        left_out = ", ".join(plain(name) for name in (*m.missing, *m.absent))
-        rests_on = f"{purchase(bought)}; {_let_go(m)}; {less}" + (f"; at most, without {left_out}" if left_out else "")
-    rows: list[Row] = [(CASH, _cash_figure(make, cash, m, basis, NO_TOKENS), rests_on)]
+    components = f"{ADDED_THERE}, plus {LET_GO}, less {ADDED}"
+    rows: list[Row] = [(CASH, _cash_figure(make, cash, m, basis, NO_TOKENS), components)]
     if cash is not None and m.unstated_usd:
         far = Saving(usd=cash.usd - m.unstated_usd, no_interval="it is the lower end of the range")
         ends = (WOULD, cash), (WOULD_NOT, far)
@@ -42,8 +40,9 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
     added_there = make.money(None if way is None else way.added_usd, MARGINAL, basis=there, why=NO_TOKENS)
     rows += [
         (CAPACITY, _saving(make, capacity, AMORTIZED, there, NO_TOKENS), _capacity(way)),
-        (ADDED_THERE, added_there, ""),
-        (ADDED, _charged(make, m), ""),
+        (ADDED_THERE, added_there, NO_TOKENS if bought is None else purchase(bought)),
+        (LET_GO, make.money(m.let_go_usd, MARGINAL), _let_go(m)),
+        (ADDED, _charged(make, m), condition(m)),
         (NEEDED, make.number(None if bought is None else round(bought.needed_ns), "ns", why=NO_TOKENS), ""),
         (IDLE, make.number(None if bought is None else round(bought.idle_ns), "ns", why=NO_TOKENS), ""),
         ("useful tokens borrowed", make.number(compared.borrowed.useful, "tokens"), ""),
@@ -55,6 +54,9 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
         rows,
         view="marginal, but capacity avoided amortized and hypothetical",
         text=("rests on",),
+        notes=notes(
+            f"{CASH.capitalize()} is this figure or less; neither known nor priced: {left_out}." if left_out else ""
+        ),
     )
 
 
@@ -82,7 +84,7 @@ def comparison(run: PricedRun) -> Section:
             ),
             view=MARGINAL,
             footer=(("borrowed", _charged(make, m), None),),
-            notes=(f"Borrowed: what borrowing added to the bill{condition(m)}.",),
+            notes=(f"Borrowed: what borrowing added to the bill, {condition(m)}.",),
         ),
         "device_time": report_table(
             run.stamp,
@@ -162,14 +164,18 @@ def in_short(compared: Comparison, m: Marginal) -> str:
     if way is None or way.cash is None:
         return f"Savings are unknown: {NO_TOKENS.removeprefix('not enough data: ')}."
     judged = _judged(way.cash, m)
-    left_out = ", ".join(plain(name) for name in (*m.missing, *m.absent))
+    left_out = _left_out(m)
     cash, ending = both_ends(way.cash, m), ""
     if cash is None:
-        cash, ending = f"{'at most ' if left_out else ''}{_usd(way.cash.usd)}", condition(m)
+        cash, ending = f"{_usd(way.cash.usd)}{' or less' if left_out else ''}", f", {condition(m)}"
         if (interval := way.cash.interval) is not None and interval.high is not None:
             cash += f", 95% {_usd(Fraction(interval.low))} to {_usd(Fraction(interval.high))}"
-    without = f" It leaves out what is neither known nor priced: {left_out}." if left_out else ""
-    return f"{judged[0].upper()}{judged[1:]}, against buying {way.name}: saved {cash}{ending}.{without}"
+    text = f"{judged[0].upper()}{judged[1:]}, against buying {way.name}: saved {cash}{ending}."
+    return f"{text} Neither known nor priced: {left_out}." if left_out else text
+
+
+def _left_out(m: Marginal) -> str:
+    return ", ".join(plain(name) for name in (*m.missing, *m.absent))
 
 
 def _judged(cash: Saving, m: Marginal) -> str:
@@ -208,10 +214,10 @@ def both_ends(cash: Saving | None, m: Marginal) -> str | None:
 
 def condition(m: Marginal) -> str:
     if m.idle_anyway is None:
-        return f", {WOULD}: the price book does not say"
+        return f"{WOULD}: the price book does not say"
     if m.idle_anyway == 1:
-        return ", as the price book states that the fleet would exist anyway"
-    return f", as the price book gives the fleet {float(m.idle_anyway):.0%} to exist anyway"
+        return "as the price book states that the fleet would exist anyway"
+    return f"as the price book gives the fleet {float(m.idle_anyway):.0%} to exist anyway"
 
 
 def purchase(bought: Bought) -> str:
@@ -231,10 +237,8 @@ def purchase(bought: Bought) -> str:
 
 def _let_go(m: Marginal) -> str:
     if m.on_fleet:
-        return "dedicated devices that recorded decisions let go count for the fleet, not for a run on it"
-    if not m.let_go_usd:
-        return "no recorded decision of the run let a dedicated device go"
-    return f"{_usd(m.let_go_usd)} of dedicated devices that recorded decisions let go"
+        return "they count for the fleet, not for a run on it"
+    return "recorded decisions" if m.let_go_usd else "no decision is recorded"
 
 
 def _capacity(way: Alternative | None) -> str:

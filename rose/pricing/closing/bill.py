@@ -1,7 +1,7 @@
 """The bill of a period: closed hours from the books, with corrections, and open hours at today's prices."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -162,11 +162,11 @@ def bill(
     every = postings(ledger) if close_id is None else {close_id: store.of_close(ledger, close_id, as_of_ns)}
     overlapping = {name: own for name, own in every.items() if own[0].period.overlaps(period)}
     present = {own[0].provenance for own in overlapping.values()}
-    if period.without(own[0].period for own in overlapping.values()):
+    if open_parts(period, (own[0].period for own in overlapping.values())):
         present |= _of_runs(ledger, period)
     provenance = one_provenance(ledger, present, provenance, period)
     posted = {name: own for name, own in overlapping.items() if own[0].provenance == provenance}
-    gaps = period.without(own[0].period for own in posted.values())
+    gaps = open_parts(period, (own[0].period for own in posted.values()))
     parts = [
         Part(
             source=store.file(ledger, posting, posting.rows_file),
@@ -202,6 +202,17 @@ def bill(
         book=replace(BookFacts.from_book(books[-1]), example=any(book.example for book in books)),
         verified=verified,
     )
+
+
+def open_parts(period: Period, closed: Iterable[Period]) -> list[Period]:
+    """Return the parts of a period that no closed period covers."""
+    gaps, at_ns = [], period.from_ns
+    for cut in sorted(closed):
+        if cut.from_ns > at_ns:
+            gaps.append((at_ns, min(cut.from_ns, period.to_ns)))
+        at_ns = max(at_ns, cut.to_ns)
+    gaps.append((at_ns, period.to_ns))
+    return [Period(from_ns, to_ns) for from_ns, to_ns in gaps if from_ns < to_ns]
 
 
 def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> Bill:

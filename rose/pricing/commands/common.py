@@ -14,9 +14,9 @@ from rose.ledger.commands.common import unreadable
 from rose.terminal import echo_data, echo_error
 
 if TYPE_CHECKING:
-    from rose.pricing.document import RunFacts
     from rose.pricing.figures import Stamp
     from rose.pricing.period import Period
+    from rose.pricing.run.priced import RunFacts
     from rose.pricing.table import Element, Section
 
 BookOption = Annotated[
@@ -79,7 +79,7 @@ def print_answer(as_json: bool, data: Callable[[], Any], shown: Callable[[], Ite
 
 def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section], as_json: bool) -> None:
     from rose.pricing import console
-    from rose.pricing.document import heading, to_json
+    from rose.pricing.run.priced import heading, to_json
 
     if as_json:
         head = {"stamp": stamp, "run": run, "price_book": stamp.book}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rose.ledger.commands import common
-from rose.pricing.commands.common import BookOption
 from rose.terminal import echo
 
 if TYPE_CHECKING:
@@ -22,24 +22,22 @@ ArchiveAfterOption = Annotated[
     str | None, typer.Option("--archive-after", help="Archive events older than this, such as 90d.")
 ]
 DeleteOption = Annotated[bool, typer.Option("--delete", help="Have archived events leave the ledger.")]
-ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
 AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send the alerts of this file.")]
 
+_ALERTS_EVERY_S = 300.0
 jobs_app = typer.Typer(
-    help="Background jobs that keep a ledger small and checked, and report on it.", no_args_is_help=True
+    help="Background jobs that keep a ledger small and checked, and send alerts.", no_args_is_help=True
 )
 
 
 @jobs_app.command()
 def run(
-    name: Annotated[str, typer.Argument(help="The job: compact, roll-up, audit, archive, report or alerts.")],
+    name: Annotated[str, typer.Argument(help="The job: compact, roll-up, audit, archive or alerts.")],
     ledger: common.LedgerOption = None,
     *,
     archive_to: ArchiveToOption = None,
     archive_after: ArchiveAfterOption = None,
     delete: DeleteOption = False,
-    price_book: BookOption = None,
-    reports: ReportsOption = None,
     alerts: AlertsOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -49,7 +47,7 @@ def run(
 
     with common.clear_errors():
         opened = common.open_ledger(ledger)
-        planned = planned_jobs(archive_to, archive_after, delete, price_book, reports, alerts)
+        planned = planned_jobs(archive_to, archive_after, delete, alerts)
         with common.progress_bar(name):
             done = run_job(opened, _named(name, planned))
     if as_json:
@@ -68,8 +66,6 @@ def serve(
     archive_to: ArchiveToOption = None,
     archive_after: ArchiveAfterOption = None,
     delete: DeleteOption = False,
-    price_book: BookOption = None,
-    reports: ReportsOption = None,
     alerts: AlertsOption = None,
 ) -> None:
     """Run each job when it is due, until Ctrl-C or SIGTERM. Prints a line for each run."""
@@ -77,7 +73,7 @@ def serve(
 
     with common.clear_errors():
         opened = common.open_ledger(ledger)
-        planned = planned_jobs(archive_to, archive_after, delete, price_book, reports, alerts)
+        planned = planned_jobs(archive_to, archive_after, delete, alerts)
         todo = [_named(name, planned) for name in only or planned]
         scheduler = Scheduler(opened, todo, lambda run: echo(run.line(), err=run.status == "failed"))
         ended = common.until_signal()
@@ -88,32 +84,23 @@ def serve(
 
 
 def planned_jobs(
-    archive_to: str | None,
-    archive_after: str | None,
-    delete: bool,
-    price_book: str | None,
-    reports: Path | None,
-    alerts: Path | None,
+    archive_to: str | None, archive_after: str | None, delete: bool, alerts: Path | None
 ) -> dict[str, Job]:
-    from rose.ledger.upkeep.jobs import Settings
-    from rose.pricing.jobs import planned
+    from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs
+    from rose.pricing.alerts import send
 
     settings = Settings(
         archive_to=archive_to,
         archive_after_days=None if archive_after is None else common.seconds(archive_after) / 86_400,
         archive_delete=delete,
-        price_book=price_book,
-        reports=None if reports is None else reports.expanduser().resolve(),
-        alerts=None if alerts is None else alerts.expanduser().resolve(),
     )
-    return {job.name: job for job in planned(settings)}
+    jobs = ledger_jobs(settings)
+    if alerts is not None:
+        jobs.append(Job("alerts", functools.partial(send, file=alerts.expanduser().resolve()), _ALERTS_EVERY_S))
+    return {job.name: job for job in jobs}
 
 
 def _named(name: str, planned: dict[str, Job]) -> Job:
-    needs = {
-        "archive": "needs --archive-to and --archive-after",
-        "report": "needs --reports",
-        "alerts": "needs --alerts",
-    }
+    needs = {"archive": "needs --archive-to and --archive-after", "alerts": "needs --alerts"}
     known = ", ".join(dict.fromkeys([*planned, *needs]))
     return planned.get(name) or common.fail(f"job {name!r} {needs.get(name, f'is not known; the jobs are {known}')}")

@@ -40,7 +40,6 @@ class Marginal:
     kept: bool = False  #: Whether decisions to keep a device for lending are recorded, and charged as avoidable.
     harm: Harm = field(default_factory=Harm)
     leased_ns: int = 0
-    sent_bytes: int = 0
     metered: Mapping[str, Metered] = field(default_factory=dict)
     #: Borrowed time by (device class, stretch between price changes).
     borrowed_by_stretch: Mapping[tuple[str, int], Fraction] = field(default_factory=dict)
@@ -183,7 +182,6 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
         ),
         kept=any(gate.stated[row["segment"]] for row in kept),
         harm=harmed,
-        sent_bytes=sum(row["wire_bytes"] for row in syncs),
         metered=metered,
         borrowed_by_stretch=borrowed,
     )

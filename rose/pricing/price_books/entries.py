@@ -1,7 +1,7 @@
 """The entries of a price book. Each table of the file has a class, with its units and rules."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -96,7 +96,6 @@ class Entry(BaseModel):
 
     key_fields: ClassVar[tuple[str, ...]] = ()  # Fields of `key`.
     may_be_a_guess: ClassVar[bool] = True  # Whether it may be a guess: prices that the fleet pays or asks are known.
-    noun: ClassVar[str] = "price"
 
     source: Name
     source_date: Day
@@ -267,27 +266,17 @@ class VerifierPrice(Dated):
     usd_per_verdict: Rate
 
 
-def _tags(value: object) -> dict[str, str]:
-    if not isinstance(value, Mapping) or not value:
-        raise ValueError('must be a table of tags: { team = "research", cost_centre = "4711" }')
-    for name, text in value.items():
-        if not isinstance(text, str) or not text or not name:
-            raise ValueError(f"must have text in quotes for each tag, and {name!r} has {text!r}")
-    return dict(value)
-
-
 class DeviceTag(Entry):
     """Tags for devices whose runs have no tags. `hardware` is a pattern such as `GPU-7*`."""
 
     key_fields = ("device", "pool", "device_class", "hardware")
     may_be_a_guess = False
-    noun = "rule"
 
     device: Name | None = None
     pool: Pool | None = None
     device_class: Name | None = Field(default=None, alias="class")
     hardware: Name | None = None
-    tags: Annotated[dict[str, str], BeforeValidator(_tags)]
+    tags: Annotated[dict[Name, Name], Field(min_length=1)]
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -336,7 +325,6 @@ class VendorResource(Entry):
 
     key_fields = ("resource", "sku")
     may_be_a_guess = False
-    noun = "meaning"
 
     resource: Name | None = None
     sku: Name | None = None

@@ -92,7 +92,7 @@ class _File(Header):
             for earlier, later in _overlaps(self.entries(table)):
                 what = " ".join((table, *later.key))
                 raise ValueError(
-                    f"{what} has two {later.noun}s on one day: one is valid {span_of(*earlier.days)}, another "
+                    f"{what} has two entries for one day: one is valid {span_of(*earlier.days)}, another "
                     f"{span_of(*later.days)}; keep one, or give them dates that do not meet"
                 )
         return self

@@ -1,19 +1,19 @@
-"""A run of a ledger after verification, with its prices and counts."""
+"""A run of a ledger after verification, with its prices and counts, and the head of its reports."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import duckdb
 
+from rose.clock import utc
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.charges.pricing import refuse_archived
-from rose.pricing.document import RunFacts
 from rose.pricing.figures import BookFacts, Figures, Stamp
 from rose.pricing.marginal_cost.marginal import Marginal, marginal
 from rose.pricing.money import PricingError, QuestionError
@@ -22,10 +22,29 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import pin, rows, set_variables, snapshot_pinned
 from rose.pricing.run import cost_per_correct, tokens
 from rose.pricing.run.tokens import RolloutOutput, Tokens, rollout_outputs, together
+from rose.pricing.table import Paragraph
 
 #: Required events of a report: devices for the cost of a run, verdicts for the cost of a correct answer.
 Needs = Literal["device", "verdict"]
+SCHEMA = 3  #: Version of the form of reports in JSON.
 UNKNOWN_S, LEAST_S = 86_400, 300  #: Timeout without a known expiry, and the shortest one: long steps record nothing.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    run_id: str
+    name: str
+    provenance: str
+    status: str  # `running`, `ended` or `failed`.
+    began_ns: int  # UTC nanoseconds: decides token and verdict prices.
+    ended_at: str | None  # ISO 8601, UTC; None while it runs.
+    reason: str | None
+    trace: str | None
+    trace_keep_share: float | None
+    trace_length_scale: float | None
+    trace_output_length_scale: float | None
+    trace_time_scale: float | None
+    native_kernels: bool  # Stand-ins ran for SGLang's compiled kernels, so no time is SGLang's.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,3 +146,18 @@ def silent(*, status: str, provenance: str, heard_us: int, expires_s: float | No
     last event of its fleet."""
     allowed_s = UNKNOWN_S if expires_s is None else max(expires_s, LEAST_S)
     return status == "running" and provenance == "live" and now_us - heard_us > allowed_s * 1_000_000
+
+
+def heading(run: RunFacts, stamp: Stamp, traffic: str = "") -> Paragraph:
+    return Paragraph(
+        f" ({run.run_id}), {run.status}, {stamp.provenance}",
+        lead=f"Run {run.name}",
+        more=(f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}{traffic}", stamp.book.line),
+    )
+
+
+def to_json(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        **{name: part.to_json() if hasattr(part, "to_json") else asdict(part) for name, part in parts.items()},
+    }

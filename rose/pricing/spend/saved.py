@@ -274,8 +274,8 @@ def _ends(ends: Iterable[int]) -> tuple[int, int]:
 
 
 def cash_text(saving: PeriodSaving) -> str:
-    """Return a text such as `$1.20`, or `at most $1.20` if terms are unknown; both ends in the order of ENDS."""
+    """Return a text such as `$1.20`, or `$1.20 or less` if terms are unknown; both ends in the order of ENDS."""
     if saving.cash_nano is None:
         return "not known"
     ends = " or ".join(dict.fromkeys(format_usd(end) for end in saving.cash_nano))
-    return f"at most {ends}" if saving.left_out else ends
+    return f"{ends}{',' if ' ' in ends else ''} or less" if saving.left_out else ends

@@ -159,7 +159,8 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     elif fleet.no_interval:
         yield f"The fleet's saving against buying has no interval: {fleet.no_interval}."
     if fleet.left_out:
-        yield f"At most, since these costs are not known: {', '.join(fleet.left_out).replace('_', ' ')}."
+        names = ", ".join(fleet.left_out).replace("_", " ")
+        yield f"The saving is this figure or less, since these costs are not known: {names}."
     two_ends = f" Two savings against buying: {WOULD}, or {WOULD_NOT}."
     yield (
         "Two figures that are never added. Saved against buying: what dedicated devices would have cost to buy, less "

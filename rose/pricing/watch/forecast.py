@@ -58,7 +58,8 @@ def forecast(
             over_share=None if budget_nano is None else float(spent_nano > budget_nano),
         )
     if len(history) < DAYS_MIN:
-        return Forecast(method=f"not enough days: need {DAYS_MIN} whole UTC days, have {len(history)}")
+        need = f"need {DAYS_MIN} whole UTC days since the first charge"
+        return Forecast(method=f"not enough days: {need}, have {len(history)}")
     charged = sum(cost != 0 for cost in history.values())
     if charged < CHARGED_MIN:
         return Forecast(method=f"not enough days: {charged} of {len(history)} have charges; need {CHARGED_MIN}")

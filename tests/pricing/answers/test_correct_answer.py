@@ -33,9 +33,9 @@ def test_the_cost_of_the_sample(answers: dict[str | None, Section]) -> None:
     lines = answer.table("lines").records()
     assert [row["rollout tokens priced at"] for row in lines] == list(LINES)
     for row in lines:
-        assert row["formula"].no_interval is not None
+        assert row["list price"].no_interval is not None
         assert row["per accepted"].no_interval is not None
-    assert blended["formula"].value == c3.value
+    assert blended["list price"].value == c3.value
     factors = {name: answer.figure("c3", words) for name, words in FACTORS.items()}
     assert factors["cpm"].value == 2_000_000_000
     assert [factors[name].value for name in ("r", "rho", "ppv")] == [4, 2, 0.5]

@@ -2,9 +2,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rose.ledger.ledger import Ledger
-from rose.pricing.closing.bill import bill, of_close
+from rose.pricing.closing.bill import bill, of_close, open_parts
 from rose.pricing.closing.close import restate
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
@@ -76,3 +78,23 @@ def test_what_has_no_bill_says_why(fleet: Path) -> None:
     with pytest.raises(PricingError, match="does not verify"):
         bill(Ledger(fleet), DAY, BOOK, provenance="live")
     assert not bill(Ledger(fleet, allow_unverified=True), FIRST_HOUR, BOOK, provenance="live").verified
+
+
+HOURS = st.integers(0, 100)
+
+
+@given(HOURS, st.integers(1, 60), st.lists(st.tuples(HOURS, st.integers(1, 30)), max_size=5))
+def test_every_hour_that_no_close_covers_is_open(begin: int, length: int, cuts: list[tuple[int, int]]) -> None:
+    def hours(part: Period) -> set[int]:
+        return set(range(part.from_ns // HOUR_NS, part.to_ns // HOUR_NS))
+
+    def made(from_hour: int, hours: int) -> Period:
+        return Period(from_hour * HOUR_NS, (from_hour + hours) * HOUR_NS)
+
+    whole, taken = made(begin, length), [made(*cut) for cut in cuts]
+    left = open_parts(whole, taken)
+    assert set().union(*map(hours, left)) == hours(whole) - set().union(*map(hours, taken))
+    assert sum(len(hours(part)) for part in left) == len(set().union(*map(hours, left)))
+    assert left == sorted(left)
+    for part in taken:
+        assert whole.overlaps(part) == bool(hours(whole) & hours(part))

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from rose.ledger.ledger import Ledger
-from rose.ledger.upkeep.jobs import Settings, run_job
-from rose.pricing.jobs import planned
+from rose.ledger.upkeep.jobs import run_job
+from rose.pricing.commands.jobs import planned_jobs
 from tests.pricing.conftest import data, rose
 from tests.pricing.test_alerts import Hook, hook
 
@@ -59,7 +59,7 @@ def test_a_test_message_is_sent(run: Any, hook: Hook) -> None:
 
 
 def test_alerts_are_a_job(weeks: Path, file: Path, hook: Hook) -> None:
-    (job,) = [job for job in planned(Settings(alerts=file)) if job.name == "alerts"]
+    job = planned_jobs(None, None, False, file)["alerts"]
     assert job.every_s == 300
     hook.code = 500
     failed = run_job(Ledger(weeks), job)

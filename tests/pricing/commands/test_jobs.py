@@ -51,10 +51,9 @@ def test_a_job_that_runs_already_is_no_error(root):
 
 
 def test_settings_are_taken_from_the_options(tmp_path):
-    planned = planned_jobs("a", "36h", True, "b.toml", tmp_path / "r", tmp_path / "a.toml")
-    assert list(planned) == ["compact", "roll-up", "audit", "archive", "report", "alerts"]
+    planned = planned_jobs("a", "36h", True, tmp_path / "a.toml")
+    assert list(planned) == ["compact", "roll-up", "audit", "archive", "alerts"]
     assert planned["archive"].run.keywords == {"older_than_days": 1.5, "to": "a", "delete": True}
-    assert planned["report"].run.keywords == {"folder": tmp_path / "r", "price_book": "b.toml"}
     assert planned["alerts"].run.keywords == {"file": tmp_path / "a.toml"}
 
 
@@ -63,7 +62,7 @@ def test_settings_are_taken_from_the_options(tmp_path):
     [
         (["run", "audit", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (["serve", "--ledger", "nowhere"], "nowhere is not a ledger"),
-        (["run", "dance"], "job 'dance' is not known; the jobs are compact, roll-up, audit, archive, report, alerts"),
+        (["run", "dance"], "job 'dance' is not known; the jobs are compact, roll-up, audit, archive, alerts"),
         (["run", "archive"], "job 'archive' needs --archive-to and --archive-after"),
         (["run", "archive", "--archive-to", "x"], "give --archive-after"),
         (["serve", "--only", "dance"], "job 'dance' is not known"),

@@ -67,7 +67,6 @@ def test_the_sample_by_hand(sample_by: Callable[[PriceBook], Marginal]) -> None:
     assert (result.terms["energy"].basis, result.terms["provision"].basis) == ("assumed", "absent")
     # 2 GB to the serving device; what the dedicated one received is not the borrow's.
     assert result.terms["transfer"].usd == Fraction(4, 100)
-    assert result.sent_bytes == 2 * 10**9
     assert result.usd == result.charged_usd == sum(term.usd for term in result.terms.values())
     assert (result.basis, result.missing, result.no_interval) == ("partly measured", (), None)
     # Energy is a guess, and the book says how good a one: watts from 70% to 120%, the tariff from 60% to 160%.

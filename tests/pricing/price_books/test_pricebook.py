@@ -208,11 +208,11 @@ def test_everything_wrong_is_said_at_once_and_tables_may_not_be_missing() -> Non
     ("old", "new", "says"),
     [
         ("valid_to = 2026-03-01", "valid_to = 2026-03-02", "device h100-sxm .* 2025-10-01 until 2026-03-02, another"),
-        ("valid_to = 2026-03-01", "", "device h100-sxm has two prices on one day: one is valid from 2025-10-01"),
+        ("valid_to = 2026-03-01", "", "device h100-sxm has two entries for one day: one is valid from 2025-10-01"),
         (
             'route = "internet"',
             'route = "loopback"',
-            "transfer loopback has two prices on one day: one is valid always",
+            "transfer loopback has two entries for one day: one is valid always",
         ),
     ],
 )

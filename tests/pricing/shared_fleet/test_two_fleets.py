@@ -5,7 +5,6 @@ from typing import Any
 
 import sql
 from rose import events
-from rose.clock import utc
 from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
@@ -38,10 +37,6 @@ def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: P
             writer.record(slice_(begin_s + 450, "s0", "red", None, rollout=550))
             if fleet == "f1":
                 writer.record(slice_(1000, "s0", "blue", "L", rollout=1000))
-    ends = run_report.build(Ledger(root), "red", BOOK).section.table("engines").records()
-    assert [(end["died"], end["back"]) for end in ends] == [
-        (utc(T0_NS + died_s * S), utc(T0_NS + (died_s + 100) * S)) for died_s in (500, 1400)
-    ]
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, Ledger(root), "red")
         set_variables(connection, run_id="red", period_end_ns=T0_NS + HOUR_NS, price_changes=[])
@@ -131,9 +126,6 @@ def test_a_lease_that_nothing_closed_and_engines_end_with_the_run_that_had_the_d
     sections = [run_report.build(Ledger(root), run_id, BOOK).section for run_id in RUNS]
     for name, values in (("time leased", [2000 * S, 1000 * S, 1000 * S]), ("leases open", [1, 1, 0])):
         assert [made.figure("events", name, "how many").value for made in sections] == values
-    deaths = [[row["died"] for row in made.table("engines").records()] for made in sections]
-    times = [utc(T0_NS + died_s * S) for died_s in DEATHS_S]
-    assert [[died for died in of_run if died != "not seen"] for of_run in deaths] == [times, times[1:2], times[2:4]]
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, Ledger(root), "fleet")
         set_variables(connection, run_id="fleet", period_end_ns=T0_NS + 2 * HOUR_NS, price_changes=[])

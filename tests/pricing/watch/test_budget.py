@@ -63,7 +63,7 @@ def test_what_is_spent_is_exact_and_open_or_closed(weeks: Path) -> None:
     assert chat.spent.value == (15 * 24 - 17 + 12) * 3_600_000_000
     assert chat.has_charges
     assert research.has_charges
-    assert research.forecast.why == "not enough days: need 28 whole UTC days, have 15"
+    assert research.forecast.why == "not enough days: need 28 whole UTC days since the first charge, have 15"
     assert (nobody.spent.value, nobody.has_charges, nobody.over.value) == (0, False, None)
     assert nobody.forecast.text == "no charge names this team: check how it is spelt"
     assert (research.forecast.stamp.from_ns, research.spent.stamp.to_ns) == (T0_NS, T0_NS + 15 * DAY_NS + 13 * HOUR_NS)
@@ -74,7 +74,7 @@ def test_a_new_month_rests_on_the_last_one_and_a_short_history_says_so(weeks: Pa
     budget.set_budget(Ledger(weeks), "chat", "1000", JUNE)
     (chat,) = budget.show(Ledger(weeks), JUNE, BOOK, now_us=at_us(2.5))
     assert chat.forecast.value is None
-    assert chat.forecast.why == "not enough days: need 28 whole UTC days, have 2"
+    assert chat.forecast.why == "not enough days: need 28 whole UTC days since the first charge, have 2"
     assert chat.over.value is None
     budget.set_budget(Ledger(weeks), "chat", "1000", period.of_month("2026-07"))
     with pytest.raises(PricingError, match="has not begun"):
@@ -93,7 +93,7 @@ def test_a_day_that_began_late_is_no_whole_day(tmp_path: Path) -> None:
     root = write(tmp_path / "ledger", [*late, *(slice_(6 * 3600 + n * 86_400, idle=86_400) for n in range(3))])
     budget.set_budget(Ledger(root), "chat", "1000", JUNE)
     (chat,) = budget.show(Ledger(root), JUNE, BOOK, now_us=at_us(3.0))
-    assert chat.forecast.why == "not enough days: need 28 whole UTC days, have 2"
+    assert chat.forecast.why == "not enough days: need 28 whole UTC days since the first charge, have 2"
 
 
 def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(tmp_path: Path, weeks_kept: Path) -> None:

@@ -44,7 +44,7 @@ def test_growth_goes_on() -> None:
 @pytest.mark.parametrize(
     ("costs", "why"),
     [
-        ([USD] * 27, "not enough days: need 28 whole UTC days, have 27"),
+        ([USD] * 27, "not enough days: need 28 whole UTC days since the first charge, have 27"),
         ([0] * 31 + [USD] * 9, "not enough days: 9 of 40 have charges; need 10"),
     ],
 )

@@ -27,10 +27,10 @@ def test_rules_are_read_and_example_books_have_none() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (TAG.replace('"4711"', "4711"), "device_tag.0.tags: must have text in quotes for each tag, and"),
+        (TAG.replace('"4711"', "4711"), "device_tag.0.tags.cost_centre: "),
         (TAG.replace('hardware = "GPU-7*"\npool = "serving"\n', ""), "device_tag.0: names no device: "),
         (TAG.replace('"serving"', '"chat"'), "device_tag.0.pool: Input should be 'serving'"),
-        (TAG + TAG, "device_tag pool=serving hardware=GPU-7* has two rules on one day"),
+        (TAG + TAG, "device_tag pool=serving hardware=GPU-7* has two entries for one day"),
     ],
 )
 def test_a_wrong_rule_is_refused_with_field_and_value(text: str, says: str) -> None:
