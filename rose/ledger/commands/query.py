@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +32,12 @@ def sql_command(
     ] = None,
     ledger: common.LedgerOption = None,
     *,
+    server: Annotated[
+        str | None, typer.Option(help="Ask a controller instead of a folder: http://HOST:PORT or https://HOST:PORT.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the controller's token. By default, ROSE_TOKEN has the token.")
+    ] = None,
     as_json: common.JsonOption = False,
     as_csv: CsvOption = False,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
@@ -47,9 +54,20 @@ def sql_command(
         )
     with common.clear_errors():
         text = sys.stdin.read() if query == "-" else query
-        from rose.ledger.reading.query import query as select
+        if server is None:
+            if token_file is not None:
+                common.fail("--token-file is for a controller; name one with --server")
+            from rose.ledger.reading.query import query as select
 
-        result = select(common.open_ledger(ledger), text, limit=limit, timeout_s=timeout)
+            opened = common.open_ledger(ledger)
+            result = select(opened, text, limit=limit, timeout_s=timeout)
+        else:
+            if ledger is not None and "ROSE_LEDGER" not in os.environ:
+                common.fail("--ledger and --server exclude one another; give one of them")
+            from rose.ledger.hosts.remote import RemoteLedger
+
+            controller = RemoteLedger(server, token=common.read_token(token_file, "ROSE_TOKEN"))
+            result = controller.query(text, limit=limit, timeout_s=timeout)
     _print_result(result, as_json=as_json, as_csv=as_csv)
 
 
@@ -58,9 +76,9 @@ def query_command(
     ledger: common.LedgerOption = None,
     *,
     since: Annotated[
-        str | None, typer.Option(help="From then on: a date, UTC time, or how long ago (24h, 7d).")
+        str | None, typer.Option(help="Only from this on: a date, a UTC time, or how long ago (24h, 7d).")
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Only before this: as --since.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only before this time, written as for --since.")] = None,
     run: Annotated[str | None, typer.Option(help="Only this run, by its id.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device, by its id.")] = None,
     assignments: Annotated[

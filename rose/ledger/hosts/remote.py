@@ -1,4 +1,4 @@
-"""The client of a ledger service: it sends segments to it."""
+"""The client of a ledger service: it reads a ledger on another host, and sends segments to it."""
 
 import json
 import ssl
@@ -10,7 +10,10 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
+import pyarrow as pa
+
 from rose.ledger.files.layout import LedgerError
+from rose.ledger.reading.query import QueryError, Result, result
 
 _CALL_S = 30.0
 _ERROR_BYTES_MAX = 64 << 10
@@ -42,7 +45,16 @@ class RemoteLedger:
         return ends
 
     def send_segment(self, path: str, content: bytes) -> dict[str, Any]:
+        """Send a segment and return its acknowledgement. The segment is then on disk."""
         return self._json("PUT", f"segments/{quote(path)}", content)
+
+    def query(self, text: str, *, limit: int = 10_000, timeout_s: float = 30.0) -> Result:
+        """Run a SELECT on another host, as `rose.ledger.reading.query.query` does here."""
+        select = {"sql": text, "limit": limit, "timeout_s": timeout_s, "lossless": True}
+        headers, body = self._call("POST", "query", json.dumps(select).encode(), timeout_s + _CALL_S, QueryError)
+        with suppress(pa.ArrowException):
+            return result(pa.ipc.open_stream(body).read_all(), headers.get("X-Truncated") == "true")
+        raise ControllerError(f"what answers at {self.url} is no controller of ROSE; check the address")
 
     def _json(self, method: str, path: str, content: bytes | None = None) -> dict[str, Any]:
         _, body = self._call(method, path, content, _CALL_S, ControllerError)

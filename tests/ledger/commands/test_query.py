@@ -10,6 +10,7 @@ from rose.ledger.commands import query_command, schema_command, sql_command
 from rose.ledger.reading import named
 from tests.ledger.commands.conftest import check_refused, invoke
 from tests.ledger.conftest import copied, record
+from tests.ledger.hosts.served import serve
 
 app = typer.Typer()
 app.command("sql")(sql_command)
@@ -82,7 +83,27 @@ def test_show_prints_what_runs_by_hand():
         (["query", "open_leases", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (["schema", "leases"], "the ledger has no view 'leases'"),
         (["sql"], "For a shell, use DuckDB's own: duckdb -readonly ledger/ledger.duckdb"),
+        (["sql", "FROM lease", "--token-file", "x"], "is for a controller; name one with --server"),
+        (["sql", "FROM lease", "--ledger", "x", "--server", "http://h:1"], "exclude one another; give one of them"),
+        (["sql", "FROM lease", "--server", "http://h:1", "--token-file", "none"], "--token-file none: "),
+        (["sql", "FROM lease", "--server", "grpc://h:1"], "grpc://h:1"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_message(arguments, says):
     check_refused(run(*arguments), says)
+
+
+def test_a_controller_is_asked_with_its_token(root, monkeypatch):
+    token = "a-token-of-enough-characters-to-be-taken"
+    (root.parent / "token").write_text(f"{token}\n")
+    asked = ["sql", "select lease_id from lease order by 1", "--json", "--limit", "2"]
+    with serve(root, token=token) as url:
+        monkeypatch.setenv("ROSE_LEDGER", "nowhere")
+        done = run(*asked, "--server", url, "--token-file", "token")
+        assert [row["lease_id"] for row in json.loads(done.stdout)] == ["l0", "l1"]
+        assert "more than 2 rows" in done.stderr
+        refused = run(*asked, "--server", url)
+        assert refused.exit_code != 0
+        assert refused.stderr.startswith("rose: ")
+        monkeypatch.setenv("ROSE_TOKEN", token)
+        assert run(*asked, "--server", url).exit_code == 0

@@ -9,7 +9,6 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from rose import tokens
@@ -17,24 +16,13 @@ from rose.ledger.hosts import remote
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
 from rose.ledger.ledger import Ledger
-from rose.ledger.reading.query import QueryError, Result, query, result
+from rose.ledger.reading.query import QueryError, query
 from tests.ledger.conftest import ask, copied, record
 from tests.ledger.hosts.served import Limits, serve
 from tests.runtime.conftest import until
 
 TOKEN = "t0ken-of-enough-characters"
 BUSY = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
-
-
-class Reader(RemoteLedger):
-    """A client that asks the service for SQL, as any program can."""
-
-    def query(self, text: str, *, limit: int = 10_000, timeout_s: float = 30.0) -> Result:
-        select = {"sql": text, "limit": limit, "timeout_s": timeout_s, "lossless": True}
-        headers, body = self._call("POST", "query", json.dumps(select).encode(), timeout_s + remote._CALL_S, QueryError)
-        with suppress(pa.ArrowException):
-            return result(pa.ipc.open_stream(body).read_all(), headers.get("X-Truncated") == "true")
-        raise ControllerError(f"what answers at {self.url} is no controller of ROSE; check the address")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +62,7 @@ def url(root, store):
 
 @pytest.fixture
 def reader(url, secrets):
-    return Reader(url, token=secrets["finance"])
+    return RemoteLedger(url, token=secrets["finance"])
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +74,7 @@ def open_url(template, secrets, tmp_path_factory):
 
 @pytest.fixture
 def open_reader(open_url, secrets):
-    return Reader(open_url, token=secrets["finance"])
+    return RemoteLedger(open_url, token=secrets["finance"])
 
 
 @pytest.fixture
@@ -163,13 +151,13 @@ def test_prometheus_gets_figures_with_a_token_that_reads(open_url, secrets):
 def test_other_queries_wait_briefly_then_hear_that_it_is_busy(root):
     with serve(root, token=TOKEN, limits=Limits(queries=0, wait_s=0.05)) as url:
         with pytest.raises(ControllerAwayError, match="0 queries are running"):
-            Reader(url, token=TOKEN).query("SELECT 1", timeout_s=1)
+            RemoteLedger(url, token=TOKEN).query("SELECT 1", timeout_s=1)
     assert logged(root, columns="action, outcome, count") == [("query", "refused", 1)]
 
 
 def test_a_wrong_token_gets_no_answer(open_url):
     for token in (None, "", "wrong", "rose_" + "0" * 64, "\u00e9" * 20):
-        ledger = Reader(open_url, token=token and token.encode().decode("latin-1"))
+        ledger = RemoteLedger(open_url, token=token and token.encode().decode("latin-1"))
         for call in (ledger.ends, lambda: ledger.send_segment("x", b""), lambda: ledger.query("SELECT 1")):  # noqa: B023
             with pytest.raises(ControllerError, match="the token is"):
                 call()
@@ -187,7 +175,7 @@ def test_each_scope_opens_what_it_is_for_and_nothing_else(open_url, secrets):
         for call, make in calls.items():
             answer = ""
             try:
-                make(Reader(open_url, token=secret))
+                make(RemoteLedger(open_url, token=secret))
             except ControllerError as error:
                 answer = str(error)
             # What is no segment is refused, but not for want of a scope.
@@ -199,11 +187,11 @@ def test_each_scope_opens_what_it_is_for_and_nothing_else(open_url, secrets):
 
 def test_a_host_sees_of_its_own_writers_alone_how_far_they_are(url, root, secrets, spool):
     forward(spool, url, secrets["boss"])
-    assert set(Reader(url, token=secrets["boss"]).ends()) == {"local", "rack-7.agent", "rack-8.agent"}
-    host = Reader(url, token=secrets["rack-7"])
+    assert set(RemoteLedger(url, token=secrets["boss"]).ends()) == {"local", "rack-7.agent", "rack-8.agent"}
+    host = RemoteLedger(url, token=secrets["rack-7"])
     assert set(host.ends()) == {"rack-7.agent"}
     assert set(host.ends(["rack-8.agent", "rack-7.agent"])) == {"rack-7.agent"}
-    assert set(Reader(url, token=secrets["finance"]).ends(["local", "gone"])) == {"local"}
+    assert set(RemoteLedger(url, token=secrets["finance"]).ends(["local", "gone"])) == {"local"}
     seen = {row[:2] for row in until_logged(root, "who = 'finance'") + logged(root)}
     assert seen == {("boss", "info"), ("finance", "info")}
 
@@ -243,7 +231,7 @@ def test_a_wrong_token_is_on_record_once_a_second_and_never_itself(url, root):
     guess = "rose_" + "5" * 64
     for _ in range(50):
         with pytest.raises(ControllerError, match="is unknown"):
-            Reader(url, token=guess).ends()
+            RemoteLedger(url, token=guess).ends()
     entries = until_logged(root, "action = 'token_denied'")
     assert {row[:3] for row in entries} == {("(unknown token)", "token_denied", "refused")}
     assert len(entries) < 50
@@ -274,7 +262,7 @@ def test_nothing_is_read_while_the_log_cannot_be_written(reader, root):
 def test_what_is_no_url_of_a_controller_is_named():
     for url in ("", "host:1", "grpc://host:1", "http://", "http://host:port", "http://host:1/?a"):
         with pytest.raises(ControllerError, match="is not a controller's URL; give http://HOST:PORT"):
-            Reader(url)
+            RemoteLedger(url)
 
 
 def test_a_controller_that_is_away_or_says_nothing_is_named_and_not_waited_for(monkeypatch):
@@ -282,10 +270,10 @@ def test_a_controller_that_is_away_or_says_nothing_is_named_and_not_waited_for(m
         silent.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ControllerAwayError, match=f"no controller answers at {url}"):
-            Reader(url).query("SELECT 1")
+            RemoteLedger(url).query("SELECT 1")
         with pytest.raises(ControllerAwayError, match=r"http://nowhere\.invalid:1"):
-            Reader("http://nowhere.invalid:1").ends()
+            RemoteLedger("http://nowhere.invalid:1").ends()
         silent.listen()
         monkeypatch.setattr(remote, "_CALL_S", 0.2)
         with pytest.raises(ControllerAwayError, match="did not answer in time"):
-            Reader(url).ends()
+            RemoteLedger(url).ends()
