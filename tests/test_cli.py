@@ -6,7 +6,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import click
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from rose.cli import _harvest, app
@@ -41,6 +43,17 @@ def test_help_lists_every_command():
     assert done.returncode == 0
     for command in ("demo", "up", "config", "doctor", "report", "sql", "ledger", "price", "dashboard"):
         assert command in done.stdout
+
+
+def test_help_drops_no_word_in_brackets():
+    def helps(command: click.Command, *names: str):
+        yield " ".join(names), CliRunner().invoke(app, [*names, "--help"]).output
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from helps(inner, *names, name)
+
+    shown = dict(helps(typer.main.get_command(app)))
+    assert len(shown) > 40
+    assert [name for name, text in shown.items() if "``" in text] == []
 
 
 @pytest.mark.parametrize("command", [["report"], ["query", "device_time"]])

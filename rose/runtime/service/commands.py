@@ -139,7 +139,7 @@ def drain_command(
 
 
 def reload_command(config: FileOption) -> None:
-    """Apply changes of latency budgets and `[coserving]` settings in the fleet file, without a restart.
+    """Apply changes of latency budgets and of the table `coserving` in the fleet file, without a restart.
 
     Run this command on the first host. If a change needs a restart, the command names it and changes nothing."""
     from rose import config as configuration
