@@ -25,9 +25,6 @@ _TYPES = {  # DuckDB type of each variable: an empty list needs one.
 }
 
 _ROWS_AT_ONCE = 100
-_LEAVE_OUT = """DELETE FROM temp.device_slice AS s
-    USING (SELECT unnest(?::VARCHAR[]) AS writer, unnest(?::BIGINT[]) AS seq) AS doubled
-    WHERE s.writer = doubled.writer AND s.seq = doubled.seq"""
 
 _SMALL_RUN_EVENTS = 100_000  # A smaller run is read once, into some 200 MB: opening files for each view takes longer.
 
@@ -45,12 +42,13 @@ def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str)
     snapshot_pinned(connection, run_id)
 
 
-def snapshot_pinned(
-    connection: duckdb.DuckDBPyConnection, run_id: str, doubled: Sequence[tuple[str, int]] = ()
-) -> None:
-    """Take a snapshot on a pinned connection without the slices `doubled`, (writer, seq), then unpin it."""
+def snapshot_pinned(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     set_variables(connection, run_id=run_id)
     shared = rows(connection, "run/fleets")
+    runs = [run_id, *(row["fleet_run_id"] for row in shared)]
+    # By the whole ledger: the copy may have devices of one name from several fleets.
+    uncounted = "CREATE OR REPLACE TEMP TABLE uncounted_time AS FROM uncounted_time WHERE run_id IN (SELECT unnest(?))"
+    connection.execute(uncounted, [runs])
     connection.execute(sql.read("run/time_on_fleet.sql"))
     if shared:
         name = "events_on_fleet" if any(row["run_id"] == run_id for row in shared) else "events_of_fleet"
@@ -64,8 +62,6 @@ def snapshot_pinned(
     connection.execute(f"ALTER {made} temp.own_event RENAME TO event")
     for view in _VIEWS:
         connection.execute(view_as("TEMP TABLE", view))
-    if doubled:
-        connection.execute(_LEAVE_OUT, [[writer for writer, _ in doubled], [seq for _, seq in doubled]])
     connection.execute(f"DROP {made} temp.event")
     unpin(connection)
 

@@ -20,8 +20,8 @@ CREATE TABLE slice (
 );
 -- Slices, and power readings, that begin less those that end at a time; where they touch nothing is left.
 CREATE TABLE edge (kind VARCHAR, unit BIGINT, t_ns BIGINT, delta BIGINT);
--- Slices of time that was accounted for already, which count nowhere.
-CREATE TABLE doubled (unit BIGINT, t0_ns BIGINT, t1_ns BIGINT, writer VARCHAR, seq BIGINT);
+-- Slices and power readings that the view uncounted_time names.
+CREATE TABLE uncounted (kind VARCHAR, unit BIGINT, t0_ns BIGINT, t1_ns BIGINT, writer VARCHAR, seq BIGINT);
 -- Trajectories, numbered in the order in which they were heard of: those that new events are about stand together.
 CREATE TABLE trajectory (number BIGINT, run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR);
 CREATE TABLE token (

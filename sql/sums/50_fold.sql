@@ -42,10 +42,3 @@ INSERT INTO sent
 SELECT unit, at_us // 3600000000, lease_id, rl_run_id, route, policy_version, at_us, wire_bytes, writer, seq
 FROM new_other
 WHERE kind = 'sync';
-INSERT INTO metered
-SELECT
-    unit, t0_ns // 3600000000000 AS hour, writer, min(seq), max(seq), sum(t1_ns - t0_ns),
-    sum(power_mw::HUGEINT * (t1_ns - t0_ns))
-FROM new_other
-WHERE kind = 'power' AND t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
-GROUP BY unit, hour, writer;

@@ -1,4 +1,4 @@
--- Add the new slices to what is kept, but those that cross the end of an hour.
+-- Add the new slices and power readings to what is kept, but those that cross the end of an hour.
 -- Hours in which earlier slices of the devices with new slices ended: their provisioned time grows.
 CREATE OR REPLACE TEMP TABLE touched AS
 SELECT unit, (max(t_ns) - 1) // 3600000000000 AS hour
@@ -49,14 +49,11 @@ SELECT
 FROM owned
 WHERE serving_ns + rollout_ns + train_ns + sync_ns + activation_ns + headroom_ns + idle_ns > 0
 GROUP BY unit, hour, lease_id, rl_run_id, writer;
-INSERT INTO edge
-SELECT 'device_slice', unit, t_ns, delta FROM new_edge
-UNION ALL
-SELECT kind, unit, t_ns, sum(delta)
-FROM (
-    SELECT kind, unit, unnest([t0_ns, t1_ns]) AS t_ns, unnest([1, -1]) AS delta
-    FROM new_other
-    WHERE kind = 'power'
-)
-GROUP BY ALL
-HAVING sum(delta) <> 0;
+INSERT INTO metered
+SELECT
+    unit, t0_ns // 3600000000000 AS hour, writer, min(seq), max(seq), sum(t1_ns - t0_ns),
+    sum(power_mw::HUGEINT * (t1_ns - t0_ns))
+FROM new_other
+WHERE kind = 'power' AND t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
+GROUP BY unit, hour, writer;
+INSERT INTO edge FROM new_edge;

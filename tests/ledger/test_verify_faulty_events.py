@@ -100,7 +100,7 @@ def test_every_row_that_the_views_leave_out_is_named(damaged):
 
 def test_a_value_that_can_be_summed_stays_in_its_view(tmp_path):
     root = tmp_path / "ledger"
-    _write(root, [_with(_whole("power"), busy_share=5.0), _with(_whole("power"), source="nvml")])
+    _write(root, [_with(_whole("power"), busy_share=5.0), _with(_whole("power"), source="nvml", device_id="other")])
     assert faulty_events(root) == (0, [])
     assert ask(root, "SELECT busy_share, source FROM power ORDER BY seq") == [(5.0, "nvml-energy"), (0.5, "nvml")]
 
@@ -133,6 +133,7 @@ def test_slices_of_a_device_that_overlap_are_named(tmp_path):
     _, (fault,) = faulty_events(root)
     assert (fault.writer, fault.seq, fault.value) == ("w", 2, "13")
     assert fault.fault == "t0_ns must be at or after the end of the time that is accounted for already, 14"
+    assert ask(root, "SELECT seq FROM device_slice ORDER BY seq") == [(0,), (1,), (3,)]
 
 
 def test_a_slice_of_another_writer_is_named_where_its_time_is_accounted_for(tmp_path):

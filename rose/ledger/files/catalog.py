@@ -30,6 +30,7 @@ VIEWS = (
     "run",
     "device",
     "tenure",
+    "uncounted_time",
     "engine",
     "lease",
     "lease_event",

@@ -24,7 +24,7 @@ from rose.pricing.charges import state
 from rose.pricing.money import MW_NS_PER_KWH, NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
-from rose.pricing.query import records, refuse_archived_since, rows, set_variables
+from rose.pricing.query import records, refuse_archived_since, set_variables
 
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
 _BYTES_PER_GB = 10**9
@@ -92,7 +92,6 @@ class Charges:
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
     rl_run_id: str | None = None  # RL run that shares devices; `fleet` has all charges of these devices.
     fleet: pl.DataFrame | None = None
-    doubled: tuple[tuple[str, int], ...] = ()  # Writer and seq of slices of time that was accounted for already.
 
     def fully_loaded(self) -> pl.DataFrame:
         """Return the charges with `fully_load`'s columns. An RL run gets its part of shared idle time."""
@@ -118,8 +117,7 @@ def price(
     """Return the charges of [from_ns, to_ns); None means no limit. A fleet's `run_id` includes its RL runs.
 
     Raises PriceBookError for a missing price. Raises PricingError for a ledger that does not verify, for a period that
-    is empty, partly archived or of several provenances, for power that was read twice, for time that was not
-    provisioned, and for hardware with two classes at once."""
+    is empty, partly archived or of several provenances, and for hardware with two classes at once."""
     for name, ns in (("from", from_ns), ("to", to_ns)):
         if ns is not None and ns % NS_PER_HOUR:
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
@@ -151,7 +149,6 @@ def _price(
     chosen = _provenance(connection, provenance, asked, run_id)
     _tag_devices(connection, book)
     stays = [Stay(*row) for row in connection.execute(_STAYS).fetchall()]
-    _refuse_faults(ledger, connection)
     _refuse_two_classes(connection)
     try:
         _bring_charges_up_to_date(connection, book)
@@ -182,7 +179,6 @@ def _price(
         shared=connection.sql(sql.read("charges/75_shared_hours.sql")).pl(),
         rl_run_id=run_id if frame.height < whole.height else None,
         fleet=whole if frame.height < whole.height else None,
-        doubled=tuple(connection.execute("SELECT writer, seq FROM doubled").fetchall()),
     )
 
 
@@ -299,30 +295,6 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     team = pl.when("of_device").then("device_team").otherwise("run_team")
     cause = pl.when(pl.col("bucket") == "idle").then(idle).otherwise("cause")
     return joined.with_columns(team=team, cause=cause).select(COLUMNS)
-
-
-def _refuse_faults(ledger: Ledger, connection: duckdb.DuckDBPyConnection) -> None:
-    faults = connection.execute(sql.read("charges/25_faults.sql")).fetchall()
-    if not faults:
-        return
-    faulty = list(dict.fromkeys(run_id for kind, run_id, *_ in faults if kind == "device_slice"))
-    lines = [
-        f"  run {run_id}, {device_id}: power was read {'more than once' if twice else 'of a device that never joined'} "
-        f"over [{t0_ns}, {t1_ns}) ns"
-        for kind, run_id, device_id, t0_ns, t1_ns, twice in faults
-        if kind == "power"
-    ]
-    with ledger.connect() as views:
-        for run_id in faulty:
-            set_variables(views, run_id=run_id)
-            lines += [
-                f"  run {run_id}, {f['device_id']}: slice [{f['t0_ns']}, {f['t1_ns']}) ns {f['fault']}"
-                for f in rows(views, "charges/slice_faults")
-            ]
-    raise PricingError(
-        "the ledger cannot be priced, since some of it would be paid twice or was never provisioned:\n"
-        + "\n".join(lines[:20] or [f"  run {run_id}" for run_id in faulty])
-    )
 
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:

@@ -38,6 +38,7 @@ _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | c
     make_timestamp(at_us) AS event_time"""
 _IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"  # Other times are invalid; sql/sums/30_added.sql checks numbers.
 _ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "headroom")  # Time that belongs to the slice's RL run.
+_OF_TRAJECTORIES = ("token", "attempt", "ended", "judged")
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
 
 
@@ -195,7 +196,7 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
     """Add new events to the sums, in the open transaction unless `first`.
 
-    Return False if sums must be undone: for a repeated event_id, overlapping time, or a changed pool or class."""
+    Return False if sums must be undone: for a repeated event_id, disputed time, or a changed pool or class."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -237,13 +238,13 @@ def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Incremen
     connection.execute("SET VARIABLE sign = 1")
     run("40_fates")
     if first:
-        drop("new_turn", "moved", "new_token", "own_token", "new_attempt", "own_attempt")
-        drop("new_ended", "own_ended", "new_judged", "own_judged")
-    run("52_overlaps")
-    if count("SELECT count(*) FROM overlapped"):
+        drop("new_turn", "moved", *(f"{age}_{name}" for age in ("new", "own") for name in _OF_TRAJECTORIES))
+    run("52_disputed")
+    if count("SELECT count(*) FROM disputed"):
         if not first:
             return False
-        run("53_doubled")
+        connection.execute(query.view_as("TEMP VIEW", "uncounted_time").replace("FROM event", "FROM new_event"))
+        run("53_uncounted")
     run("55_slices")
     _fold_crossing(connection)
     if first:
@@ -311,7 +312,7 @@ def _version() -> str:
         for file in files(sql).joinpath(folder).iterdir()
         if file.name.endswith(".sql")
     )
-    texts = [*map(sql.read, scripts), *map(sql.view, _VIEWS)]
+    texts = [*map(sql.read, scripts), *map(sql.view, (*_VIEWS, "uncounted_time"))]
     return hashlib.sha256("\n".join([*texts, _IN_TIME, *rows.schema().names, *_KINDS]).encode()).hexdigest()[:16]
 
 

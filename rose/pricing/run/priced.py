@@ -66,7 +66,7 @@ def priced(
         run = run_facts(connection, run_id)
         book = choice.choose(ledger, price_book, run_id=run_id, own=partial(choice.own_books, connection, run_id))
         charged = charges.price(ledger, book, run_id=run_id)
-        snapshot_pinned(connection, run_id, charged.doubled)
+        snapshot_pinned(connection, run_id)
         allocation = allocate(charged)
         if not any(allocation.bucket_ns().values()):
             raise PricingError(f"run {run_id} has no device time yet, so it cannot be priced")

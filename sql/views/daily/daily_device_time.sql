@@ -1,5 +1,5 @@
--- Use of each device's time by UTC day, and whether it was lent: the sums of `device_slice`. A slice counts
--- on the day it begins on.
+-- Use of each device's time by UTC day, and whether it was lent: the sums of `device_slice` and of slices that
+-- `faulty_event` names since their time was accounted for already. A slice counts on the day it begins on.
 --
 -- day: The UTC day the slices begin on.
 -- rollout_run_id: The RL run whose rollout, sync, activation and headroom time it is; the run itself where no other is

@@ -20,4 +20,5 @@ SELECT
     serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns, overlap_ns,
     beside_ns, beside_work_ns, delayed_ns
 FROM event
+ANTI JOIN uncounted_time USING (writer, seq)
 WHERE kind = 'device_slice' AND reckonable('device_slice');

@@ -14,4 +14,5 @@ SELECT
     t0_ns, t1_ns, power_mw, source, energy_mj, package_energy_mj, busy_share, memory_used_bytes,
     sm_clock_mhz, clock_reasons, mig_instances, reason
 FROM event
+ANTI JOIN uncounted_time USING (writer, seq)
 WHERE kind = 'power' AND reckonable('power');

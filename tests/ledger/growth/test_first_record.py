@@ -20,7 +20,7 @@ CHANGED = "event_id must be that of one event, and z/0, which counts, has other 
 
 
 def _power(event_id, power_mw, at_us):
-    return Power(event_id=event_id, device_id="d", t0_ns=0, t1_ns=1, power_mw=power_mw, source="rapl", at_us=at_us)
+    return Power(event_id=event_id, device_id=event_id, t0_ns=0, t1_ns=1, power_mw=power_mw, source="rapl", at_us=at_us)
 
 
 def _write(root, writer, events):

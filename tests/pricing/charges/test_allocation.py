@@ -6,11 +6,13 @@ import pytest
 
 from rose import events
 from rose.ledger.ledger import Ledger
+from rose.ledger.verify import faulty_events
 from rose.pricing import charges
 from rose.pricing.charges import state
 from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
+from tests.ledger.conftest import ask
 from tests.pricing import any_event
 
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
@@ -70,18 +72,32 @@ def test_a_device_that_has_not_left_counts_to_its_last_slice_and_to_the_end_of_a
     assert allocated(root).bucket_ns()["unaccounted"] == 2_000_000
 
 
-@pytest.mark.parametrize(
-    ("slices", "fault"),
-    [
-        ([slice_("a", T0_NS - 1, idle=10)], "outside the device's provisioned time"),
-        ([slice_("a", T0_NS + 95, idle=10)], "outside the device's provisioned time"),
-        ([slice_("b", T0_NS, idle=10)], "b: slice .* outside the device's provisioned time"),
-    ],
-)
-def test_time_outside_of_its_device_is_refused(write_ledger: Any, slices: list[events.Event], fault: str) -> None:
-    root = write_ledger(run_events(*device("a", T0_NS, T0_NS + 100), *slices))
-    with pytest.raises(PricingError, match=fault):
-        allocated(root)
+@pytest.mark.parametrize("strange", [slice_("a", T0_NS - 1, idle=10), slice_("a", T0_NS + 95, idle=10)])
+def test_time_outside_of_its_device_counts_nowhere_and_is_named(write_ledger: Any, strange: events.Event) -> None:
+    root = write_ledger(run_events(*device("a", T0_NS, T0_NS + 100), slice_("a", T0_NS + 10, serving=5)))
+    (root / state.STATE).touch()
+    before = allocated(root).bucket_ns()
+    write_ledger([strange], root=root, writer="strange")
+    for _ in range(2):
+        assert allocated(root).bucket_ns() == before
+        (root / state.STATE).unlink(missing_ok=True)
+    assert [(fault.writer, fault.seq) for fault in faulty_events(root)[1]] == [("strange", 0)]
+    assert ask(root, "SELECT serving_ns FROM device_slice") == [(5,)]
+
+
+def test_a_slice_counts_once_its_device_joined_and_no_more_once_it_had_left(write_ledger: Any) -> None:
+    root = write_ledger(run_events(*device("a", T0_NS, T0_NS + 50), slice_("a", T0_NS + 50, idle=10)))
+    (root / state.STATE).touch()
+    joined, left = (replace(made, at_us=4 + made.at_us) for made in device("a", T0_NS + 50, T0_NS + 55))
+    for made, idle_ns, unaccounted_ns in (([], 0, 50), ([joined], 10, 50), ([left], 0, 55)):
+        write_ledger(made, root=root)
+        buckets = allocated(root).bucket_ns()
+        assert (buckets["idle"], buckets["unaccounted"]) == (idle_ns, unaccounted_ns)
+
+
+def test_time_of_a_device_that_never_joined_is_not_charged(write_ledger: Any) -> None:
+    root = write_ledger(run_events(*device("a", T0_NS, T0_NS + 100), slice_("b", T0_NS, idle=10)))
+    assert allocated(root).bucket_ns()["unaccounted"] == 100
 
 
 @pytest.mark.parametrize(

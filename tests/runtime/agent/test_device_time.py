@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import sql
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Device, DeviceSlice
 from rose.ledger.files import catalog
@@ -65,8 +64,7 @@ class Trainer(Recording):
 
     def check(self, *, tenures):
         with catalog.connect(self.ledger) as connection:
-            connection.execute("SET VARIABLE run_id = 'fleet'")
-            assert connection.execute(sql.read("charges/slice_faults.sql")).fetchall() == []
+            assert connection.execute("FROM uncounted_time").fetchall() == []
         stays = self.rows("SELECT joined_ns, left_ns FROM tenure ORDER BY joined_ns")
         assert len(stays) == tenures
         slices = self.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
