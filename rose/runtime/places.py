@@ -1,23 +1,30 @@
 """The hosts of a fleet, with the devices, plans and folders of each host."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rose import private_files
-from rose.config import DeviceConfig, FleetConfig, HostConfig
 from rose.ledger.files import layout
 from rose.ledger.files.layout import LedgerError
 from rose.runtime.errors import FolderError
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 
+if TYPE_CHECKING:  # Importing these takes longer than `rose status` may.
+    from rose.config import DeviceConfig, FleetConfig, HostConfig
+
 _SHARED_MEMORY = Path("/dev/shm")
 
 
 def hosts(config: FleetConfig) -> list[HostConfig]:
+    from rose.config import HostConfig
+
     return list(config.hosts) or [HostConfig(name=config.host or "local")]
 
 
