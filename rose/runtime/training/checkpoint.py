@@ -16,12 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rose import private_files
 from rose.config import TaskConfig, TrainingConfig
 from rose.errors import UserError
 from rose.events import Step, Verdict
 from rose.ledger.files import layout
-from rose.ledger.files.layout import TakenError
+from rose.ledger.files.layout import TakenError, replace_file
 
 if TYPE_CHECKING:
     from rose.runtime.training.trainer import Trainer
@@ -95,4 +94,6 @@ class Checkpoint:
         return content
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        private_files.write(self.folder / name, json.dumps(content))
+        partial = self.folder / f"{name}.partial"
+        partial.write_text(json.dumps(content), encoding="utf-8")
+        replace_file(partial, self.folder / name)

@@ -412,7 +412,7 @@ def test_a_turn_that_moves_keeps_the_meaning_of_its_parameters(lent, sharded, en
     lend(page, 15)
     for name in {"stop", "stop_regex"} & set(sampling):
         moves, *_ = sampled(engine, **sampling)
-        sampling = {**sampling, name: vocabulary.text(moves[2:8])}
+        sampling = {**sampling, name: " ".join(vocabulary.NAMES[token] for token in moves[2:8])}
     tokens, logprobs, finish = sampled(engine, **sampling)
     assert finish["type"] == end
     assert len(tokens) > 5
