@@ -166,7 +166,7 @@ class Chain:
         sha256 = segments.sha256_in(path)
         self.report.segments += 1
         self.newest = path
-        segment = self._examine_segment(path)
+        segment = self._examine(path, "segment", functools.partial(examine.segment, sha256=sha256))
         if segment is None or segment.changed:
             # Its header cannot be trusted, but its successor names its SHA-256.
             self.sha256, self.next_seq, self.link = sha256, None, None
@@ -227,9 +227,6 @@ class Chain:
             return examine.rows(content, listed)
 
         self._examine(part.pattern, kind, look)
-
-    def _examine_segment(self, path: str) -> examine.Segment | None:
-        return self._examine(path, "segment", functools.partial(examine.segment, sha256=segments.sha256_in(path)))
 
     def _examine(self, path: str, kind: str, look: Callable[[bytes], examine.Segment]) -> examine.Segment | None:
         examined = self._facts(path, kind, look)

@@ -26,9 +26,7 @@ TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Give up after thi
 
 
 def sql_command(
-    query: Annotated[
-        str | None, typer.Argument(help="One SELECT over the ledger's views; `-` reads it from standard input.")
-    ] = None,
+    query: Annotated[str | None, typer.Argument(help="One SELECT over the views; `-`: standard input.")] = None,
     ledger: common.LedgerOption = None,
     *,
     as_json: common.JsonOption = False,
@@ -57,14 +55,12 @@ def query_command(
     name: Annotated[str | None, typer.Argument(help="Name of the query; without it all are listed.")] = None,
     ledger: common.LedgerOption = None,
     *,
-    since: Annotated[
-        str | None, typer.Option(help="From then on: a date, UTC time, or how long ago (24h, 7d).")
-    ] = None,
+    since: Annotated[str | None, typer.Option(help="From then on: a date, UTC time, or age (24h, 7d).")] = None,
     until: Annotated[str | None, typer.Option(help="Only before this: as --since.")] = None,
     run: Annotated[str | None, typer.Option(help="Only this run, by its id.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device, by its id.")] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another variable of the query.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another variable.")
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the SQL instead of running it.")] = False,
     as_json: common.JsonOption = False,
@@ -113,9 +109,8 @@ def schema_command(
         return
     for described in views:
         echo(f"{described.name}: {described.about}")
-        common.print_table(
-            ["column", "type", "about"], [(column.name, column.type, column.about) for column in described.columns]
-        )
+        columns = [(column.name, column.type, column.about) for column in described.columns]
+        common.print_table(["column", "type", "about"], columns)
 
 
 def _one_format(as_json: bool, as_csv: bool) -> None:

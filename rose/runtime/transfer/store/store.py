@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -134,7 +134,8 @@ class VersionStore:
             if version == latest:
                 whole = writer.ranks == 1
                 check_same_layout(self._catalog.any_of(version).tensors, cuts, version, whole=whole)
-            self._check_repeated(version, _digests(cuts))
+            results = {cut.key: digest(to_bits(cut.info.name, cut.elements())) for cut in cuts}
+            self._check_repeated(version, results)
             return None
         if self._fence.given:
             self._hold_fence(version)
@@ -277,10 +278,6 @@ class VersionStore:
                 raise ConflictError(
                     f"version {version} exists in {self.folder} with other {name!r}: publish a newer version"
                 )
-
-
-def _digests(cuts: Iterable[Cut]) -> dict[Key, str]:
-    return {cut.key: digest(to_bits(cut.info.name, cut.elements())) for cut in cuts}
 
 
 class Publisher:

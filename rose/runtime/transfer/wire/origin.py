@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import re
@@ -90,9 +91,8 @@ class HttpOrigin(_Origin):
         host = parts.hostname
         assert host is not None, "checked by the rules"
         self._quotes = rules.quotes
-        self.connections = Connections(
-            parts.scheme, host, parts.port, timeout_s, lambda address: rules.check_address(host, address)
-        )
+        check = functools.partial(rules.check_address, host)
+        self.connections = Connections(parts.scheme, host, parts.port, timeout_s, check)
         self._prefix = parts.path.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
