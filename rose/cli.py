@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command, token_app
+from rose.ledger.commands.ledger import ledger_app
+from rose.ledger.commands.query import query_command, schema_command, sql_command
+from rose.ledger.commands.tokens import token_app
 from rose.pricing.commands import spend
 from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
@@ -228,14 +230,10 @@ def accept(
 
 @app.command(rich_help_panel=_LEDGER)
 def dashboard(
-    ledger: Annotated[
-        Path | None, typer.Option(help="Folder; else ./ledger, else the sample.", envvar="ROSE_LEDGER")
-    ] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Folder; else ./ledger or sample.", envvar="ROSE_LEDGER")] = None,
     port: Annotated[int, typer.Option(help="HTTP port on this machine.")] = 8501,
     host: Annotated[str, typer.Option(help="Address to bind; for other machines with --auth.")] = "127.0.0.1",
-    auth: Annotated[
-        Path | None, typer.Option(help="Login file: provider and people.", envvar="ROSE_DASHBOARD_AUTH")
-    ] = None,
+    auth: Annotated[Path | None, typer.Option(help="Login file.", envvar="ROSE_DASHBOARD_AUTH")] = None,
 ) -> None:
     """Open the dashboard on a ledger, also while a fleet runs."""
     import dashboard as pages

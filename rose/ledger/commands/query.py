@@ -59,9 +59,7 @@ def query_command(
     until: Annotated[str | None, typer.Option(help="Only before this: as --since.")] = None,
     run: Annotated[str | None, typer.Option(help="Only this run, by its id.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device, by its id.")] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another variable.")
-    ] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the SQL instead of running it.")] = False,
     as_json: common.JsonOption = False,
     as_csv: CsvOption = False,

@@ -13,9 +13,7 @@ from rose.terminal import echo, echo_data
 
 token_app = typer.Typer(help="Make, list and end the named tokens of a controller.", no_args_is_help=True)
 
-TokensOption = Annotated[
-    Path, typer.Option("--tokens", envvar="ROSE_TOKENS", help="`gateway.tokens` of the fleet file.")
-]
+TokensOption = Annotated[Path, typer.Option("--tokens", envvar="ROSE_TOKENS", help="`gateway.tokens` of the fleet.")]
 NameArgument = Annotated[str, typer.Argument(help="Name of the token, such as that of its holder.")]
 
 
@@ -23,9 +21,7 @@ NameArgument = Annotated[str, typer.Argument(help="Name of the token, such as th
 def create(
     name: NameArgument,
     tokens: TokensOption,
-    append: Annotated[
-        list[str] | None, typer.Option(metavar="WRITERS", help="Append as these writers (*, ?); repeatable.")
-    ] = None,
+    append: Annotated[list[str] | None, typer.Option(metavar="WRITERS", help="As these (*, ?); repeatable.")] = None,
     *,
     read: Annotated[bool, typer.Option("--read", help="Read status, runs and the ledger.")] = False,
     generate: Annotated[bool, typer.Option("--generate", help="Play turns.")] = False,

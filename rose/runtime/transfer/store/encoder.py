@@ -58,8 +58,7 @@ class _Blob:
 
 class _Package:
     def __init__(self, version: int, base_version: int | None, chunks: ChunkFolder) -> None:
-        self._version = version
-        self._base_version = base_version
+        self._version, self._base_version = version, base_version
         self._builder = ChunkBuilder(chunks)
         self._entries: list[PieceEntry] = []
         self._spent_ns = 0

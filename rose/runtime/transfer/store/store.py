@@ -69,11 +69,8 @@ class VersionStore:
             raise ValueError(f"anchor_every {anchor_every} and anchors_kept {anchors_kept} must be at least 1")
         if tp != 1 and model is None:
             raise ValueError(f"tp is {tp}: give the model's shape")
-        self.folder = folder
-        self.anchor_every = anchor_every
-        self.anchors_kept = anchors_kept
-        self.receiver_ttl_s = receiver_ttl_s
-        self._model = model
+        self.folder, self.anchor_every, self.anchors_kept = folder, anchor_every, anchors_kept
+        self.receiver_ttl_s, self._model = receiver_ttl_s, model
         self._cells = {} if model is None else cells(model, tp)
         self._catalog = Catalog(folder, key)
         self.packages, self.latest = self._catalog.packages, self._catalog.latest
@@ -259,14 +256,8 @@ class VersionStore:
 
     def _no_room(self, version: int, error: OSError) -> str:
         if version == self.latest():
-            return (
-                f"version {version} is published, but its other packages cannot be written to {self.folder} "
-                f"({error.strerror}): make room and publish the next version"
-            )
-        return (
-            f"version {version} cannot be written to {self.folder} ({error.strerror}); earlier versions are "
-            "intact: make room and publish it again"
-        )
+            return f"version {version} is published, and its other packages are not ({error.strerror}): make room"
+        return f"version {version} cannot be written to {self.folder} ({error.strerror}): make room, publish it again"
 
     def _check_repeated(self, version: int, results: Mapping[Key, str]) -> None:
         latest = self.latest()

@@ -49,12 +49,8 @@ class Receiver:
         self.url = url.rstrip("/")
         self.staging = staging
         self.name = name or f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
-        self._token = token
-        self._run_id = run_id
-        self._signer = signer
-        self._rules = rules
-        self._retries = retries
-        self._pace = pace
+        self._token, self._run_id, self._signer, self._rules = token, run_id, signer, rules
+        self._retries, self._pace = retries, pace
         self._partial = staging / "partial"
         with self._origin():  # This fails now if the URL is wrong.
             private_files.make(staging)
