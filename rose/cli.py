@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command, token_app
+from rose.ledger.commands.ledger import ledger_app
+from rose.ledger.commands.query import query_command, schema_command, sql_command
+from rose.ledger.commands.tokens import token_app
 from rose.pricing.commands import spend
 from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
@@ -116,9 +118,7 @@ def up(config: Path, **options: Any) -> None:
 @app.command(rich_help_panel=_FLEET)
 def demo(
     ledger: LedgerOption = Path("ledger"),
-    trace: Annotated[
-        str | None, typer.Option(help="Serving traffic: a CSV file in the columns of the public Azure traces.")
-    ] = None,
+    trace: Annotated[str | None, typer.Option(help="Serving traffic: a CSV file as the public Azure traces.")] = None,
     steps: Annotated[int | None, typer.Option(help="Number of RL steps.", min=1)] = None,
     seconds: Annotated[float, typer.Option(help="Time limit in seconds.", min=1)] = 150.0,
 ) -> None:
@@ -187,13 +187,9 @@ def _harvest(ledger: Path, run_id: str) -> str | None:
     if not result.rows:
         return None
     period, share = result.columns.index("period"), result.columns.index("harvested_share")
-    shares_by_period = {row[period]: row[share] for row in result.rows}
+    by_period = {row[period]: row[share] for row in result.rows}
     labels = {"run": "over the run", "steps": "over the RL steps", "rollouts": "while rollouts were played"}
-    shares = [
-        f"{shares_by_period[name]:.1%} {label}"
-        for name, label in labels.items()
-        if shares_by_period.get(name) is not None
-    ]
+    shares = [f"{by_period[name]:.1%} {label}" for name, label in labels.items() if by_period.get(name) is not None]
     return f"Idle serving time put to work (harvest share): {', '.join(shares) or 'none'}"
 
 
@@ -207,9 +203,7 @@ def config() -> None:
 
 @app.command(rich_help_panel=_FLEET)
 def doctor(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Check this fleet file and its prices instead of the host.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Check this fleet file, not the host.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check this host, or check a fleet file. Show what to do about each problem."""
@@ -225,9 +219,7 @@ def doctor(
 @app.command(rich_help_panel=_FLEET)
 def accept(
     quick: Annotated[bool, typer.Option("--quick", help="Run shorter stages without claims about tails.")] = False,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Run only this stage; repeat the option for more.", metavar="STAGE")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run this stage only; repeatable.", metavar="STAGE")] = None,
     gpu: Annotated[int | None, typer.Option(help="Index of the GPU. Default: the first.", min=0)] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 after a failed or skipped stage.")] = False,
     report: Annotated[Path | None, typer.Option("--json", help="Report file, written after every stage.")] = None,
@@ -241,16 +233,10 @@ def accept(
 
 @app.command(rich_help_panel=_LEDGER)
 def dashboard(
-    ledger: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the ledger. Default: ./ledger, else the sample ledger.", envvar="ROSE_LEDGER"),
-    ] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Folder; else ./ledger or sample.", envvar="ROSE_LEDGER")] = None,
     port: Annotated[int, typer.Option(help="HTTP port on this machine.")] = 8501,
     host: Annotated[str, typer.Option(help="Address to bind; for other machines with --auth.")] = "127.0.0.1",
-    auth: Annotated[
-        Path | None,
-        typer.Option(help="File with the login provider and the allowed people.", envvar="ROSE_DASHBOARD_AUTH"),
-    ] = None,
+    auth: Annotated[Path | None, typer.Option(help="Login file.", envvar="ROSE_DASHBOARD_AUTH")] = None,
 ) -> None:
     """Open the dashboard on a ledger, also while a fleet runs."""
     import dashboard as pages

@@ -86,7 +86,7 @@ def _host() -> list[Finding]:
             "memory",
             available >= needed,
             f"{available / gib:.1f} GiB available",
-            f"the demo's three engines need {needed / gib:.0f} GiB: close other programs",
+            f"the demo needs {needed / gib:.0f} GiB",
         ),
         _needed("disk", free >= 2 * gib, f"{free / gib:.0f} GiB free in {folder}", "free 2 GiB for models and ledger"),
     ]

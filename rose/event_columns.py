@@ -9,19 +9,13 @@ from typing import Annotated, Any, Literal
 from rose.event_fields import NotEmpty, Range
 from rose.events import KINDS
 
-COMMON_COLUMNS: dict[str, str] = {  # SQL types of every event's columns; the ledger fills the first five.
-    "writer": "VARCHAR",
-    "seq": "BIGINT",
-    "event_id": "VARCHAR",
-    "run_id": "VARCHAR",
-    "provenance": "VARCHAR",
-    "at_us": "BIGINT",
-    "kind": "VARCHAR",
-    "device_id": "VARCHAR",
-    "engine_id": "VARCHAR",
-    "lease_id": "VARCHAR",
-    "trajectory_id": "VARCHAR",
-    "policy_version": "BIGINT",
+_INTEGERS = ("seq", "at_us", "policy_version")
+COMMON_COLUMNS = {  # SQL types of every event's columns; the ledger fills the first five.
+    name: "BIGINT" if name in _INTEGERS else "VARCHAR"
+    for name in (
+        *("writer", "seq", "event_id", "run_id", "provenance", "at_us", "kind"),
+        *("device_id", "engine_id", "lease_id", "trajectory_id", "policy_version"),
+    )
 }
 
 _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", bool: "BOOLEAN"}

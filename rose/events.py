@@ -299,9 +299,7 @@ class Request(Event):
 #: The seven buckets of device time in display order.
 BUCKETS: tuple[str, ...] = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle")
 _WHOLE = Rule(
-    "t1_ns",
-    f"{' + '.join(f'{bucket}_ns' for bucket in BUCKETS)} == t1_ns - t0_ns",
-    "t0_ns and the sum of the seven buckets",
+    "t1_ns", f"{' + '.join(f'{bucket}_ns' for bucket in BUCKETS)} == t1_ns - t0_ns", "t0_ns and the sum of all buckets"
 )
 
 

@@ -50,7 +50,6 @@ class Ledger:
 
     @property
     def parts(self) -> dict[str, list[layout.Part]]:
-        """Return each writer's parts that are in the ledger, in order."""
         return {writer: layout.parts(self.folder, writer) for writer in layout.writers(self.folder)}
 
     @property
@@ -99,17 +98,14 @@ class Ledger:
             log.record(event)
 
     def book_details(self, action: str) -> list[dict[str, Any]]:
-        """Return the details of the books' events with this action, in order."""
         return [detail for what, detail in self.book_events if what == action]
 
     def connect(self) -> Connection:
-        """Return a connection that reads the ledger as it is now; see `catalog.connect`."""
         from rose.ledger.files import catalog
 
         return catalog.connect(self.folder)
 
     def verify(self, *, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
-        """Check the ledger as `rose.ledger.verify` does."""
         from rose.ledger.verify import verify
 
         return verify(self.folder, self.seen, marks or {})

@@ -36,13 +36,9 @@ class LedgerWriter:
         lock: int,
         tail: segments.Tail,
     ) -> None:
-        self.root = root
-        self.writer = writer
-        self.run_id = run_id
+        self.root, self.writer, self.run_id = root, writer, run_id
         self.provenance: Provenance = provenance
-        self._flush_interval_s = flush_interval_s
-        self._queue_max = queue_max
-        self._lock = lock
+        self._flush_interval_s, self._queue_max, self._lock = flush_interval_s, queue_max, lock
 
         #: Where the next segment goes; None after a failed write, until it is read from disk again.
         self._tail: segments.Tail | None = tail

@@ -127,6 +127,7 @@ class FleetPlan:
 
     def _serving(self, device: DeviceConfig) -> EngineSpec:
         config = self.config.serving_on(device)
+        memory = self._memory_arguments(device, self.config.rollout, "serving")
         number = [other.id for other in self.config.device if other.pool == "serving"].index(device.id)
         return EngineSpec(
             engine_id=f"{device.id}-serving",
@@ -142,11 +143,7 @@ class FleetPlan:
             host_cores=self._host_cores() if device.gpu is None else (),
             fork_server=self.fork_server if device.gpu is None else None,  # It has SGLang loaded for cores.
             # Each answer then tells how much of its prompt was in the prefix cache, from which lending may evict.
-            extra_args=[
-                "--enable-cache-report",
-                *self._memory_arguments(device, self.config.rollout, "serving"),
-                *config.extra_args,
-            ],
+            extra_args=["--enable-cache-report", *memory, *config.extra_args],
         )
 
     def _rollout(self, device: DeviceConfig, config: RolloutConfig) -> EngineSpec:

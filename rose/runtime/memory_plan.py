@@ -128,9 +128,9 @@ class MemoryPlan:
                 if tokens < 1 and (role == table or device.pool == "serving"):
                     raise DeviceMemoryError(f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no {role} token")
             if device.pool != "serving" or more_ranks(self.config.serving_on(device).extra_args) is None:
-                self._check_room(device, table, rollout, free_bytes)
+                self._check_room(device, rollout, free_bytes)
 
-    def _check_room(self, device: DeviceConfig, table: str, rollout: RolloutConfig, free_bytes: int) -> None:
+    def _check_room(self, device: DeviceConfig, rollout: RolloutConfig, free_bytes: int) -> None:
         parts = self.parts(device, rollout)
         needed = sum(part.total_bytes for part in parts)
         if needed <= free_bytes:
@@ -142,8 +142,8 @@ class MemoryPlan:
         )
         raise DeviceMemoryError(
             f"device {device.id!r}: {_gib(free_bytes)} GiB are free on GPU {device.gpu}, and {_gib(needed)} GiB are "
-            f"needed{self._with(rollout)}, in GiB: {listed}. Lower kv_bytes ({device.kv_bytes}), of which the pools "
-            f"are made, {self._pools_in_file(device, table, rollout)}or end what else is on that GPU"
+            f"needed{self._with(rollout)}, in GiB: {listed}. Lower kv_bytes ({device.kv_bytes}) or max_total_tokens, "
+            "or end what else is on that GPU"
         )
 
     def memory_fraction(self, device: DeviceConfig, rollout: RolloutConfig, name: str, free_bytes: int) -> float:
@@ -157,11 +157,6 @@ class MemoryPlan:
 
     def _with(self, rollout: RolloutConfig) -> str:
         return f" with rollout model {rollout.model!r}" if self.config.rollout_models else ""
-
-    def _pools_in_file(self, device: DeviceConfig, table: str, rollout: RolloutConfig) -> str:
-        pools = {device.serving_table: self.config.serving_on(device).max_total_tokens, table: rollout.max_total_tokens}
-        names = [f"{name}.max_total_tokens ({tokens})" for name, tokens in pools.items() if tokens is not None]
-        return " and ".join(names) + (", " if names else "")
 
     def _kv(self, device: DeviceConfig, rollout: RolloutConfig) -> KvMemory:
         return KvMemory(

@@ -122,7 +122,7 @@ def test_a_gpu_without_room_is_named_with_what_is_free_and_what_each_part_takes(
     plan(made, model).check(made.device[0], 112 * GIB)
 
     given = fleet(serving={"max_total_tokens": 500_000})
-    with pytest.raises(DeviceMemoryError, match=r"serving\.max_total_tokens \(500000\), or end what else is on"):
+    with pytest.raises(DeviceMemoryError, match="or max_total_tokens, or end what else is on"):
         plan(given, model).check(given.device[0], 79 * GIB)
 
 

@@ -54,10 +54,7 @@ class Chain:
     def __init__(
         self, root: Path, writer: str, records: Records, seen: Seen, expected: Expected, marks: Sequence[int]
     ) -> None:
-        self.root = root
-        self.records = records
-        self.seen = seen
-        self.expected = expected
+        self.root, self.records, self.seen, self.expected = root, records, seen, expected
         self.marks = set(marks)
         self.keys = registry.keys_of(expected.lines, writer)
         self.report = WriterReport(writer)
@@ -166,7 +163,7 @@ class Chain:
         sha256 = segments.sha256_in(path)
         self.report.segments += 1
         self.newest = path
-        segment = self._examine_segment(path)
+        segment = self._examine(path, "segment", functools.partial(examine.segment, sha256=sha256))
         if segment is None or segment.changed:
             # Its header cannot be trusted, but its successor names its SHA-256.
             self.sha256, self.next_seq, self.link = sha256, None, None
@@ -178,7 +175,7 @@ class Chain:
             self._problem(path, f"its index is {header.index} and its place {index}: a segment is missing or repeated")
         self._link(path, header.first_seq, header.last_seq, header.previous_sha256, sha256)
         link = segments.link(header, sha256)
-        self._content(path, link)
+        self._problem(path, link.fault(self.link))
         self._signed(Signer(link.key, path, link.first_seq), link.events)
         self._mark(link)
         self.link = link.chain_sha256
@@ -193,7 +190,7 @@ class Chain:
         self._link(where, first_seq, last_seq, manifest.first.previous_sha256, manifest.last.sha256)
         for fault in manifest.faults:
             self._problem(part.manifest, fault)
-        self._content(where, manifest.first)
+        self._problem(where, manifest.first.fault(self.link))
         for key, segment, seq, events in manifest.signers:
             self._signed(Signer(key, segment, seq), events)
         if any(first_seq <= mark <= last_seq + 1 for mark in self.marks):
@@ -213,8 +210,7 @@ class Chain:
         fault = self.records.lack(part, manifest.sha256)
         if fault is None and not manifest.said:
             fault = "an event of the compaction names it, and it is not a manifest: it was forged"
-        if fault is not None:
-            self._problem(part.manifest, fault)
+        self._problem(part.manifest, fault)
         return manifest if fault is None else None
 
     def _rows(self, part: Part, manifest: examine.Manifest) -> None:
@@ -228,14 +224,10 @@ class Chain:
 
         self._examine(part.pattern, kind, look)
 
-    def _examine_segment(self, path: str) -> examine.Segment | None:
-        return self._examine(path, "segment", functools.partial(examine.segment, sha256=segments.sha256_in(path)))
-
     def _examine(self, path: str, kind: str, look: Callable[[bytes], examine.Segment]) -> examine.Segment | None:
         examined = self._facts(path, kind, look)
         if examined is not None:
-            if examined.fault is not None:
-                self._problem(path, examined.fault)
+            self._problem(path, examined.fault)
             self.report.unchecked += (f"{path}: {structure}" for structure in examined.unchecked)
         return examined
 
@@ -257,10 +249,6 @@ class Chain:
             self.report.first_seq = first_seq if self.report.first_seq is None else self.report.first_seq
             self.report.last_seq = last_seq
         self.sha256, self.next_seq = sha256, last_seq + 1
-
-    def _content(self, path: str, link: Link) -> None:
-        if (fault := link.fault(self.link)) is not None:
-            self._problem(path, fault)
 
     def _mark(self, link: Link) -> None:
         if (next_seq := link.last_seq + 1) in self.marks:
@@ -292,5 +280,6 @@ class Chain:
                 f"signed by the key {signer.key}, which {registry.FILE} does not name for its writer: forged",
             )
 
-    def _problem(self, path: str, what: str) -> None:
-        self.report.problems.append(f"{path}: {what}")
+    def _problem(self, path: str, what: str | None) -> None:
+        if what is not None:
+            self.report.problems.append(f"{path}: {what}")

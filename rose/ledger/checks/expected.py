@@ -20,8 +20,7 @@ class Records:
     """The records of compaction and archiving, read again if one seems to be missing. Thread-safe."""
 
     def __init__(self, root: Path, seen: Seen) -> None:
-        self._root = root
-        self._seen = seen
+        self._root, self._seen = root, seen
         self._mutex = threading.Lock()
         self._read()
 

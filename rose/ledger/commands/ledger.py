@@ -27,9 +27,7 @@ ledger_app = typer.Typer(help="Verify a ledger, and prove it to others.", no_arg
 @ledger_app.command()
 def verify(
     ledger: common.LedgerOption = None,
-    against: Annotated[
-        list[Path] | None, typer.Option("--against", help="A receipt, or a folder of them; may be repeated.")
-    ] = None,
+    against: Annotated[list[Path] | None, typer.Option("--against", help="Receipt or folder; repeatable.")] = None,
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -110,13 +108,9 @@ def _key_cells(entry: dict[str, Any]) -> list[str | None]:
 def endorse(
     key: Annotated[str, typer.Argument(help="Public key, as `rose ledger verify` shows it.")],
     ledger: common.LedgerOption = None,
-    writer: Annotated[
-        str | None, typer.Option(help="Endorse it for this writer, which may not have used it yet; else for its own.")
-    ] = None,
+    writer: Annotated[str | None, typer.Option(help="Writer to endorse it for; else those that use it.")] = None,
     *,
-    may_endorse: Annotated[
-        bool, typer.Option("--may-endorse", help="Let the key endorse keys of all writers from now on.")
-    ] = False,
+    may_endorse: Annotated[bool, typer.Option("--may-endorse", help="Let the key endorse others.")] = False,
 ) -> None:
     """Endorse a key, with a signature by this user's key. The endorsed key may then sign for its writers."""
     with common.clear_errors():

@@ -27,9 +27,7 @@ TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Give up after thi
 
 
 def sql_command(
-    query: Annotated[
-        str | None, typer.Argument(help="One SELECT over the ledger's views; `-` reads it from standard input.")
-    ] = None,
+    query: Annotated[str | None, typer.Argument(help="One SELECT over the views. `-` reads standard input.")] = None,
     ledger: common.LedgerOption = None,
     *,
     server: Annotated[
@@ -82,7 +80,7 @@ def query_command(
     run: Annotated[str | None, typer.Option(help="Only this run, by its id.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device, by its id.")] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another variable of the query.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a variable of the query.")
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the SQL instead of running it.")] = False,
     as_json: common.JsonOption = False,
@@ -131,9 +129,8 @@ def schema_command(
         return
     for described in views:
         echo(f"{described.name}: {described.about}")
-        common.print_table(
-            ["column", "type", "about"], [(column.name, column.type, column.about) for column in described.columns]
-        )
+        columns = [(column.name, column.type, column.about) for column in described.columns]
+        common.print_table(["column", "type", "about"], columns)
 
 
 def _one_format(as_json: bool, as_csv: bool) -> None:

@@ -89,11 +89,8 @@ class _Trusted:
         if writer_report.writer in self._seqs and not known:
             known = {""}
         ends = [*(signer.first_seq for signer in writer_report.signers[1:]), writer_report.next_seq + 1]
-        later = [
-            signer
-            for signer, end in zip(writer_report.signers, ends, strict=False)
-            if end > seq or signer.first_seq >= seq
-        ]
+        both = zip(writer_report.signers, ends, strict=False)
+        later = [signer for signer, end in both if end > seq or signer.first_seq >= seq]
         return next((signer for signer in later if signer.key not in known), None)
 
 

@@ -259,16 +259,8 @@ def _offsets(array: pa.Array) -> Any:
 
 _TEXT_BYTES = 255  # Longer bounds may be truncated or missing.
 #: Arrow's type for comparing a footer's values, by the column's type. Other types are not checked.
-_COMPARED = {
-    pa.bool_(): pa.bool_(),
-    pa.int32(): pa.int32(),
-    pa.int64(): pa.int64(),
-    pa.date32(): pa.int32(),
-    pa.float32(): pa.float32(),
-    pa.float64(): pa.float64(),
-    pa.string(): pa.string(),
-    pa.large_string(): pa.large_string(),
-}
+_SAME = (pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.large_string())
+_COMPARED = {kind: kind for kind in _SAME} | {pa.date32(): pa.int32()}
 
 
 def _places(metadata: pq.FileMetaData) -> dict[str, int]:

@@ -16,12 +16,7 @@ from rose.event_fields import Range, Rule
 from rose.events import KINDS, Event
 from rose.ledger.files.layout import LedgerError
 
-_ARROW: dict[str, pa.DataType] = {
-    "BIGINT": pa.int64(),
-    "VARCHAR": pa.string(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-}
+_ARROW = {"BIGINT": pa.int64(), "VARCHAR": pa.string(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_()}
 
 Row = tuple[str, tuple[Any, ...]]  # An event: its kind and the values of `fields_of(kind)` in order.
 

@@ -211,10 +211,7 @@ def _record(log: LedgerWriter, action: str, detail: dict[str, Any]) -> None:
 
 class _Archiving:
     def __init__(self, ledger: Ledger, store: Store, delete: bool, log: LedgerWriter) -> None:
-        self._ledger = ledger
-        self._store = store
-        self._delete = delete
-        self._log = log
+        self._ledger, self._store, self._delete, self._log = ledger, store, delete, log
         coverage = rolled.newest(ledger.folder) if delete else None
         #: By writer: the last rolled-up epoch, and the seq after it.
         self._rolled_up = {} if coverage is None else coverage.writers

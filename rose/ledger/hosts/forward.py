@@ -44,8 +44,7 @@ class Forwarder:
         self.folder = ledger.folder
         self._remote = RemoteLedger(to, token=token)
         spool.make(self.folder)
-        self._every_s = every_s
-        self._report = report
+        self._every_s, self._report = every_s, report
         self._ends: dict[str, Any] = {}
         self._stopping = threading.Event()
         self._until_s = math.inf

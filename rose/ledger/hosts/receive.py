@@ -74,7 +74,10 @@ class Receiver:
         with busy:
             tail = self._tail(header.writer)
             if tail is not None and (header.epoch, header.index) < (tail.epoch, tail.next_index):
-                self._check_present(path, header)
+                parts = layout.chain(self.folder, header.writer)
+                same = (part for part in parts if part.first <= header.epoch <= part.last)
+                if not any(path in self._paths_of(part) for part in same):
+                    raise LedgerError(_fork(path, header.writer))
             else:
                 self._check_next(path, header, tail)
                 self._check_signed(path, segments.link(header, sha256), tail)
@@ -138,14 +141,6 @@ class Receiver:
         if allowed and link.key not in allowed:
             raise LedgerError(f"{path}: a new key. Allow it by `rose ledger endorse {link.key} --writer {link.writer}`")
 
-    def _check_present(self, path: str, header: segments.Header) -> None:
-        if not any(
-            path in self._paths_of(part)
-            for part in layout.chain(self.folder, header.writer)
-            if part.first <= header.epoch <= part.last
-        ):
-            raise LedgerError(_fork(path, header.writer))
-
     def _paths_of(self, part: layout.Part) -> set[str]:
         if part.state == "live":
             with suppress(FileNotFoundError):
@@ -208,11 +203,7 @@ def _check_rows(path: str, header: segments.Header, table: pa.Table) -> None:
         seqs, np.arange(header.first_seq, header.last_seq + 1)
     ):
         raise LedgerError(f"{path}: its rows are not seq {header.first_seq} to {header.last_seq}")
-    allowed = {
-        "writer": [header.writer],
-        "provenance": list(get_args(Provenance)),
-        "kind": [*KINDS.keys() - {Access.kind}],
-    }
+    allowed = {"writer": [header.writer], "provenance": get_args(Provenance), "kind": [*KINDS.keys() - {Access.kind}]}
     for name, values in allowed.items():
         if wrong := set(pc.unique(table[name]).to_pylist()) - set(values):
             raise LedgerError(f"{path}: {name} {min(map(str, wrong))!r} is not one of {', '.join(values)}")

@@ -117,7 +117,6 @@ def roll_up(ledger: Ledger) -> Mapping[str, object]:
 
 def audit(ledger: Ledger) -> Mapping[str, object]:
     """Check every byte, or only new and changed files within a week after. Raises LedgerError."""
-
     last = history(ledger).get("audit")
     ago_us = None if last is None or last.every_byte_us is None else utc_us() - last.every_byte_us
     # A clock that was put back makes it later than now.

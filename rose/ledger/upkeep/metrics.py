@@ -49,13 +49,7 @@ class _Figure(NamedTuple):
 
 _DEVICE = "provenance device_id=device"
 _FIGURES = (
-    _Figure(
-        "rose_device_seconds",
-        "Device time by bucket; the buckets sum to the time the device reported.",
-        "device_time",
-        "seconds",
-        f"{_DEVICE} bucket",
-    ),
+    _Figure("rose_device_seconds", "Device time by bucket.", "device_time", "seconds", f"{_DEVICE} bucket"),
     _Figure("rose_requests", "Serving requests.", "requests", "requests", f"{_DEVICE} lent"),
     _Figure("rose_ttft_misses", "Requests whose first token was late.", "requests", "ttft_misses", f"{_DEVICE} lent"),
     _Figure("rose_tpot_misses", "Requests whose later tokens were late.", "requests", "tpot_misses", f"{_DEVICE} lent"),
@@ -68,13 +62,7 @@ _FIGURES = (
     _Figure("rose_sync_failures", "Syncs that failed.", "syncs", "failures", f"{_DEVICE} route"),
     _Figure("rose_sync_wire_bytes", "Bytes moved by syncs.", "syncs", "wire_bytes", f"{_DEVICE} route"),
     _Figure("rose_sync_dense_bytes", "Bytes of the same weights whole.", "syncs", "dense_bytes", f"{_DEVICE} route"),
-    _Figure(
-        "rose_ledger_dropped_events",
-        "Events that were merged or only counted because a writer's queue was full.",
-        "dropped",
-        "dropped",
-        "provenance writer",
-    ),
+    _Figure("rose_ledger_dropped_events", "Events merged or only counted.", "dropped", "dropped", "provenance writer"),
 )
 
 

@@ -29,9 +29,7 @@ class Scheduler:
     """Runs jobs from `start` to `stop`. `on_end` gets every run, also a skipped one, in one of its threads."""
 
     def __init__(self, ledger: Ledger, todo: Sequence[Job], on_end: Callable[[JobRun], None] | None = None) -> None:
-        self._ledger = ledger
-        self._jobs = todo
-        self._on_end = on_end
+        self._ledger, self._jobs, self._on_end = ledger, todo, on_end
         pool = ThreadPoolExecutor(max(1, len(todo)))
         self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": pool})
         self._mutex = threading.Lock()

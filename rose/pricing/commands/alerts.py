@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
+from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger
 from rose.pricing.commands.common import clear_errors, print_answer
 
 

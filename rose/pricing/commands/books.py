@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
+from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger
 from rose.pricing.commands import common
 from rose.terminal import echo, echo_error, visible
 

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from rose.ledger.access import logged
-from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
-from rose.ledger.commands.common import progress_bar
+from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger, progress_bar
 from rose.pricing.commands.common import BookOption, PeriodOption, ProvenanceOption, clear_errors, period_of
 from rose.terminal import echo, echo_data
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
+from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger
 from rose.pricing.commands.common import WhoOption, clear_errors
 from rose.terminal import echo, echo_data
 

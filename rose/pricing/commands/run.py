@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
+from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger
 from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors, print_sections
 from rose.terminal import echo, echo_data
 

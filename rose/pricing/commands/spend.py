@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rose.ledger.access import logged
-from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
-from rose.ledger.commands.common import progress_bar
+from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger, progress_bar
 from rose.ledger.commands.output import json_text
 from rose.pricing.commands import common
 from rose.terminal import echo, echo_data

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 import typer
 
-from rose.ledger.commands import ledger_app, sql_command
+from rose.ledger.commands.ledger import ledger_app
+from rose.ledger.commands.query import sql_command
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from tests.ledger.commands.conftest import check_refused, invoke

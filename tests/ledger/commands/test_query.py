@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import typer
 
-from rose.ledger.commands import query_command, schema_command, sql_command
+from rose.ledger.commands.query import query_command, schema_command, sql_command
 from rose.ledger.reading import named
 from tests.ledger.commands.conftest import check_refused, invoke
 from tests.ledger.conftest import copied, record

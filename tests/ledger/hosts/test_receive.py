@@ -225,7 +225,7 @@ def test_the_first_key_of_a_writer_is_endorsed_by_the_gateway_and_another_is_ref
         (line,) = registry.lines(receiver.folder)
         assert (line.writer, line.key, line.by) == ("far", own_key_of(spool), gateway.public)
         changed = signed(spool, 2, other_key)
-        with pytest.raises(LedgerError, match=f"run `rose ledger endorse {other_key.public} --writer far`"):
+        with pytest.raises(LedgerError, match=f"by `rose ledger endorse {other_key.public} --writer far`"):
             receiver.receive(*changed)
         registry.endorse(receiver.folder, other_key.public, gateway, "far")
         receiver.receive(*changed)

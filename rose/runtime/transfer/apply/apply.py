@@ -20,7 +20,7 @@ from rose.runtime.transfer.codec.fingerprint import of_bits
 from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.device import Patch
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.layout.regions import Region, Regions
 from rose.runtime.transfer.package.chain import follow, inside
 from rose.runtime.transfer.package.manifest import Chunk, PieceEntry, TensorInfo
 from rose.runtime.transfer.turns import Turn, at_once
@@ -29,7 +29,7 @@ from rose.runtime.transfer.turns import Turn, at_once
 def prepare(
     staged: Staged,
     current: Mapping[str, torch.Tensor],
-    regions: Mapping[str, Region] | None = None,
+    regions: Regions | None = None,
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:

@@ -7,17 +7,14 @@ import xxhash
 
 from rose.runtime.transfer.codec.bits import to_bits, torch_dtype
 from rose.runtime.transfer.codec.fingerprint import of_tensor
-from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.layout.regions import Region, Regions
 from rose.runtime.transfer.package.chain import inside
 from rose.runtime.transfer.package.manifest import Manifest, PieceEntry
 from rose.runtime.transfer.turns import Turn, at_once, portions
 
 
 def find_drift(
-    views: Mapping[str, torch.Tensor],
-    manifest: Manifest,
-    regions: Mapping[str, Region] | None = None,
-    turn: Turn = at_once,
+    views: Mapping[str, torch.Tensor], manifest: Manifest, regions: Regions | None = None, turn: Turn = at_once
 ) -> str | None:
     """Return a message that names the first piece that differs from `manifest`, or None. Raises TransferError."""
     for name, entries in manifest.pieces_by_name().items():

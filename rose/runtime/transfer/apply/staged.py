@@ -6,13 +6,12 @@ import dataclasses
 import hashlib
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.layout.regions import Regions
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, check_chain
 from rose.runtime.transfer.store.chunks import map_file
 from rose.runtime.transfer.turns import PORTION_BYTES, Turn, at_once
@@ -62,12 +61,7 @@ class Staged:
 
     @classmethod
     def open(
-        cls,
-        folder: Path,
-        regions: Mapping[str, Region] | None = None,
-        turn: Turn = at_once,
-        *,
-        signer: str | None = None,
+        cls, folder: Path, regions: Regions | None = None, turn: Turn = at_once, *, signer: str | None = None
     ) -> Staged:
         """Open a folder; check signatures, and the bytes for `regions` or all present ones. Raises TransferError."""
         started_ns = time.monotonic_ns()

@@ -11,6 +11,7 @@ from numba import extending, types
 Array = npt.NDArray[Any]
 Int = Any  # Python's or NumPy's integers.
 _F = TypeVar("_F", bound=Callable[..., Any])
+_NO = ir.Constant(ir.IntType(1), 0)  # Zero has a defined result.
 
 
 def jit(function: _F) -> _F:
@@ -30,17 +31,13 @@ def ones(_: Any, word: Any) -> Any:
 @instruction
 def zeros_below(_: Any, word: Any) -> Any:
     """Return the number of bits below the lowest set bit, or 64 if no bit is set."""
-    return types.int64(types.uint64), lambda context, builder, signature, args: builder.cttz(
-        args[0], ir.Constant(ir.IntType(1), 0)
-    )
+    return types.int64(types.uint64), lambda context, builder, signature, args: builder.cttz(args[0], _NO)
 
 
 @instruction
 def zeros_above(_: Any, word: Any) -> Any:
     """Return the number of bits above the highest set bit, or 64 if no bit is set."""
-    return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctlz(
-        args[0], ir.Constant(ir.IntType(1), 0)
-    )
+    return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctlz(args[0], _NO)
 
 
 @instruction

@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rose.runtime.transfer.errors import TransferError
@@ -68,6 +68,9 @@ class Region:
     def _check_axes(self, other: Region) -> None:
         if len(self.start) != len(other.start):
             raise TransferError(f"regions {self} and {other} have different numbers of axes")
+
+
+Regions = Mapping[str, Region]
 
 
 def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:

@@ -57,17 +57,15 @@ def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
     cut: dict[str, tuple[Piece, ...]] = {}
     for name in model.shapes:
         boxes = grid(model.published(name), {regions[name] for regions in receivers if name in regions})
-        cut[name] = tuple(Piece(name, box, _holders(name, box, finest)) for box in boxes)
+        own = {rank: regions[name] for rank, regions in enumerate(finest) if name in regions}
+        holders = {box: frozenset(rank for rank in own if own[rank].contains(box)) for box in boxes}
+        cut[name] = tuple(Piece(name, box, holders[box]) for box in boxes)
     return cut
 
 
 def check_rank(ranks: int, rank: int) -> None:
     if not 0 <= rank < ranks:
         raise TransferError(f"rank {rank} of {ranks} ranks: expected 0 or more and less than the number of ranks")
-
-
-def _holders(name: str, box: Region, finest: list[dict[str, Region]]) -> frozenset[int]:
-    return frozenset(rank for rank, held in enumerate(finest) if name in held and held[name].contains(box))
 
 
 def _misfit(model: ModelShape, tp: int) -> str | None:

@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -20,7 +20,7 @@ from rose.ledger.files.keys import Key
 from rose.runtime.transfer.codec.dtypes import NAMES, bits_dtype
 from rose.runtime.transfer.codec.header import Encoding
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.regions import Region, overlapping, tiles
+from rose.runtime.transfer.layout.regions import Region, Regions, overlapping, tiles
 
 _STEM = re.compile(r"(\d{8,19})-(?:anchor|from-(\d{8,19}))")
 MANIFEST_BYTES_MAX = 64 << 20  # No model has a larger manifest, although hashes cannot be compressed.
@@ -161,7 +161,7 @@ class Manifest:
         lines = (f"{p.name} {p.dtype} {list(p.shape)} {p.region} {p.result_xxh3}\n" for p in self.pieces)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
-    def chunks_for(self, regions: Mapping[str, Region] | None) -> tuple[Chunk, ...]:
+    def chunks_for(self, regions: Regions | None) -> tuple[Chunk, ...]:
         """Return the chunks that a holder of `regions` needs, each once; all if None."""
         if regions is None:
             return tuple(dict.fromkeys(self.chunks))

@@ -59,11 +59,8 @@ class Adapter:
             if whole is None:
                 raise TransferError(f"{self.folder}: {name!r} changes {target!r}, which {base.folder} lacks")
             shapes = [tensor.info.shape for tensor in (whole, up, down)]
-            if (
-                [*map(len, shapes)] != [2, 2, 2]
-                or shapes[0] != (shapes[1][0], shapes[2][1])
-                or shapes[1][1] != shapes[2][0]
-            ):
+            fit = [*map(len, shapes)] == [2, 2, 2] and shapes[0] == (shapes[1][0], shapes[2][1])
+            if not fit or shapes[1][1] != shapes[2][0]:
                 raise TransferError(
                     f"{self.folder}: {other!r} {up.info} and {name!r} {down.info} do not fit {target!r} {whole.info}"
                 )

@@ -15,8 +15,7 @@ _SUFFIX = ".json"
 
 class Catalog:
     def __init__(self, folder: Path, key: Key | None = None) -> None:
-        self.folder = folder
-        self._key = key
+        self.folder, self._key = folder, key
         make_folder(folder)
         self._known: dict[str, tuple[Package, frozenset[str]]] = {}  # File name -> package, SHA-256 of its chunks.
         self._last: Manifest | None = None  # The manifest that was last added or read: the next version begins there.

@@ -67,8 +67,7 @@ class ChunkFolder:
 
 class ChunkBuilder:
     def __init__(self, folder: ChunkFolder, bytes_max: int = CHUNK_BYTES_MAX) -> None:
-        self._folder = folder
-        self._bytes_max = bytes_max
+        self._folder, self._bytes_max = folder, bytes_max
         self._chunks: list[Chunk] = []
         self._holders: frozenset[int] = frozenset()
         self._pieces: list[bytes] = []

@@ -44,8 +44,7 @@ class Claims:
     ) -> None:
         self._pins = store / "pins"
         self._acks = store / "acks"
-        self._now = now
-        self._locked = locked
+        self._now, self._locked = now, locked
         make_folder(self._pins)
         make_folder(self._acks)
 

@@ -16,7 +16,7 @@ import torch
 from rose.runtime.transfer.codec import codec
 from rose.runtime.transfer.codec.bits import digest
 from rose.runtime.transfer.codec.blocks import Inverse
-from rose.runtime.transfer.codec.choice import LINK, Link
+from rose.runtime.transfer.codec.choice import Link
 from rose.runtime.transfer.codec.dtypes import bits_dtype, mantissa_bits
 from rose.runtime.transfer.codec.header import Bits, read_header
 from rose.runtime.transfer.device import Fetched, fetch
@@ -58,8 +58,7 @@ class _Blob:
 
 class _Package:
     def __init__(self, version: int, base_version: int | None, chunks: ChunkFolder) -> None:
-        self._version = version
-        self._base_version = base_version
+        self._version, self._base_version = version, base_version
         self._builder = ChunkBuilder(chunks)
         self._entries: list[PieceEntry] = []
         self._spent_ns = 0
@@ -96,13 +95,7 @@ class _Package:
 
 
 def encode_first(
-    version: int,
-    cuts: Sequence[Cut],
-    previous: EncoderState | None,
-    chunks: ChunkFolder,
-    *,
-    anchor: bool,
-    link: Link = LINK,
+    version: int, cuts: Sequence[Cut], previous: EncoderState | None, chunks: ChunkFolder, *, anchor: bool, link: Link
 ) -> tuple[Manifest, EncoderState]:
     """Encode against `previous`, which is used up, or whole. Chunks are not synced. Raises TransferError, OSError."""
     now = EncoderState(version, {cut.info.name: cut.info for cut in cuts})
@@ -131,7 +124,7 @@ def encode_first(
 
 
 def encode_more(
-    cuts: Sequence[Cut], now: EncoderState, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link = LINK
+    cuts: Sequence[Cut], now: EncoderState, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link
 ) -> list[Manifest]:
     """Encode composite deltas, and an anchor if `anchor`. Version v gets a delta against v - s for each power of two s
     <= `stride_max` that divides v. Raises TransferError or OSError."""

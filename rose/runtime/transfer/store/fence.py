@@ -18,8 +18,7 @@ class Fence:
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
         self._path = folder / "publisher.json"
-        self._run_id = run_id
-        self._number = number
+        self._run_id, self._number = run_id, number
 
     @property
     def given(self) -> bool:

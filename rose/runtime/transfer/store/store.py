@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -69,11 +69,8 @@ class VersionStore:
             raise ValueError(f"anchor_every {anchor_every} and anchors_kept {anchors_kept} must be at least 1")
         if tp != 1 and model is None:
             raise ValueError(f"tp is {tp}: give the model's shape")
-        self.folder = folder
-        self.anchor_every = anchor_every
-        self.anchors_kept = anchors_kept
-        self.receiver_ttl_s = receiver_ttl_s
-        self._model = model
+        self.folder, self.anchor_every, self.anchors_kept = folder, anchor_every, anchors_kept
+        self.receiver_ttl_s, self._model = receiver_ttl_s, model
         self._cells = {} if model is None else cells(model, tp)
         self._catalog = Catalog(folder, key)
         self.packages, self.latest = self._catalog.packages, self._catalog.latest
@@ -134,7 +131,8 @@ class VersionStore:
             if version == latest:
                 whole = writer.ranks == 1
                 check_same_layout(self._catalog.any_of(version).tensors, cuts, version, whole=whole)
-            self._check_repeated(version, _digests(cuts))
+            results = {cut.key: digest(to_bits(cut.info.name, cut.elements())) for cut in cuts}
+            self._check_repeated(version, results)
             return None
         if self._fence.given:
             self._hold_fence(version)
@@ -258,14 +256,8 @@ class VersionStore:
 
     def _no_room(self, version: int, error: OSError) -> str:
         if version == self.latest():
-            return (
-                f"version {version} is published, but its other packages cannot be written to {self.folder} "
-                f"({error.strerror}): make room and publish the next version"
-            )
-        return (
-            f"version {version} cannot be written to {self.folder} ({error.strerror}); earlier versions are "
-            "intact: make room and publish it again"
-        )
+            return f"version {version} is published, and its other packages are not ({error.strerror}): make room"
+        return f"version {version} cannot be written to {self.folder} ({error.strerror}): make room, publish it again"
 
     def _check_repeated(self, version: int, results: Mapping[Key, str]) -> None:
         latest = self.latest()
@@ -277,10 +269,6 @@ class VersionStore:
                 raise ConflictError(
                     f"version {version} exists in {self.folder} with other {name!r}: publish a newer version"
                 )
-
-
-def _digests(cuts: Iterable[Cut]) -> dict[Key, str]:
-    return {cut.key: digest(to_bits(cut.info.name, cut.elements())) for cut in cuts}
 
 
 class Publisher:

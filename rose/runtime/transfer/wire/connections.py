@@ -17,10 +17,9 @@ class Connections:
     ) -> None:
         self._kind = _Https if scheme == "https" else _Http
         self._address = (host, port)
-        self._timeout_s = timeout_s
-        self.check_address = check_address
+        self._timeout_s, self.check_address = timeout_s, check_address
         self._idle: list[_Http] = []  # Connections without a request under way; the last used one is at the end.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._interrupted = False
         self.open: dict[_Http, socket.socket] = {}  # A second descriptor per socket: TLS takes over the first.
 
@@ -53,17 +52,14 @@ class Connections:
         with self._lock:
             if self._interrupted:
                 raise ConnectionAbortedError("it was interrupted")
-            self._forget(connection)
+            self.forget(connection)
             self.open[connection] = sock.dup()
 
     def forget(self, connection: _Http) -> None:
         """Close the second descriptor of a closed socket, since the server waits for that."""
         with self._lock:
-            self._forget(connection)
-
-    def _forget(self, connection: _Http) -> None:
-        if (handle := self.open.pop(connection, None)) is not None:
-            handle.close()
+            if (handle := self.open.pop(connection, None)) is not None:
+                handle.close()
 
 
 class _Http(http.client.HTTPConnection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import re
@@ -90,9 +91,8 @@ class HttpOrigin(_Origin):
         host = parts.hostname
         assert host is not None, "checked by the rules"
         self._quotes = rules.quotes
-        self.connections = Connections(
-            parts.scheme, host, parts.port, timeout_s, lambda address: rules.check_address(host, address)
-        )
+        check = functools.partial(rules.check_address, host)
+        self.connections = Connections(parts.scheme, host, parts.port, timeout_s, check)
         self._prefix = parts.path.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
@@ -171,34 +171,27 @@ class HttpOrigin(_Origin):
         except http.client.InvalidURL:
             raise self._unsendable() from None
         response = None
+        data = None if body is None else json.dumps(body).encode()
+        sent = {**self._headers, **(headers or {}), **({} if data is None else {"Content-Type": "application/json"})}
         try:
-            response = self._send(connection, method, path, body, headers or {})
+            response = self._send(connection, method, self._prefix + path, data, sent)
             yield self._check_status(path, response)
         finally:
             if response is None or not response.isclosed():
                 connection.close()
             self.connections.give_back(connection)
 
-    def _send(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        path: str,
-        body: dict[str, object] | None,
-        headers: Mapping[str, str],
-    ) -> http.client.HTTPResponse:
+    def _send(self, connection: http.client.HTTPConnection, *request: Any) -> http.client.HTTPResponse:
         kept = connection.sock is not None
-        data = None if body is None else json.dumps(body).encode()
-        sent = {**self._headers, **headers, **({} if data is None else {"Content-Type": "application/json"})}
         try:
             try:
-                connection.request(method, self._prefix + path, data, sent)
+                connection.request(*request)
                 return connection.getresponse()
             except ConnectionError:
                 if not kept:
                     raise
                 connection.close()  # The server had closed an idle connection.
-                connection.request(method, self._prefix + path, data, sent)
+                connection.request(*request)
                 return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise self._broken(error)

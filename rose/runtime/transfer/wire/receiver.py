@@ -8,7 +8,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -18,7 +18,7 @@ from rose import private_files
 from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.codec.header import HEADER_BYTES
 from rose.runtime.transfer.errors import TransferError, of_run
-from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.layout.regions import Regions
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, check_chain
 from rose.runtime.transfer.wire.download import download, persist
 from rose.runtime.transfer.wire.origin import GoneError, Origin, Pace, Route, open_origin
@@ -28,8 +28,6 @@ _RENEWALS = 3  # Renewals of a pin while it lasts, with at least `_RENEWAL_S_MIN
 _RENEWAL_S_MIN = 0.1
 _MEASURED_BYTES = 1 << 18  # A fetch of at least this many bytes reports the rate of its link.
 _LOCK = "lock"
-
-Regions = Mapping[str, Region]
 
 
 class Receiver:
@@ -51,12 +49,8 @@ class Receiver:
         self.url = url.rstrip("/")
         self.staging = staging
         self.name = name or f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
-        self._token = token
-        self._run_id = run_id
-        self._signer = signer
-        self._rules = rules
-        self._retries = retries
-        self._pace = pace
+        self._token, self._run_id, self._signer, self._rules = token, run_id, signer, rules
+        self._retries, self._pace = retries, pace
         self._partial = staging / "partial"
         with self._origin():  # This fails now if the URL is wrong.
             private_files.make(staging)

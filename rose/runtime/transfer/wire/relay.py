@@ -87,10 +87,7 @@ class _Relay:
     _cache: ChunkCache
 
     def __init__(self, origin: Origin, cache: Callable[[], ChunkCache], retries: int, signer: str | None) -> None:
-        self._origin = origin
-        self._make_cache = cache
-        self._retries = retries
-        self._signer = signer
+        self._origin, self._make_cache, self._retries, self._signer = origin, cache, retries, signer
         self.calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="rose-relay-call")
         self._pulls = ThreadPoolExecutor(_PULLS, thread_name_prefix="rose-relay-pull")
         self._stopped = threading.Event()

@@ -103,9 +103,7 @@ class Server:
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
         check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
-        self._app = app
-        self._host = host
-        self._port = port
+        self._app, self._host, self._port = app, host, port
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -183,26 +181,21 @@ class StoreServer(Server):
         *,
         pin_ttl_s: float = 120.0,
     ) -> None:
-        super().__init__(make_app(_StoreCalls(store, pin_ttl_s), _StoreFiles(store.folder), token), host, port, token)
-
-
-class _StoreFiles:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    async def manifest(self, package: Package) -> web.StreamResponse:
-        return _file(self._folder / f"{package.stem}.json", f"package {package.stem}")
-
-    async def chunk(self, _: web.Request, sha256: str) -> web.StreamResponse:
-        return _file(self._folder / "chunks" / sha256[:2] / sha256, f"chunk {sha256}")
+        calls = _StoreCalls(store, pin_ttl_s)
+        super().__init__(make_app(calls, calls, token), host, port, token)
 
 
 class _StoreCalls:
     def __init__(self, store: VersionStore, pin_ttl_s: float) -> None:
-        self._store = store
-        self._pin_ttl_s = pin_ttl_s
+        self._store, self._pin_ttl_s = store, pin_ttl_s
         self.packages = store.packages
         self._known: tuple[int, str] | None = None  # Last acknowledged version and hash: many receivers send it.
+
+    async def manifest(self, package: Package) -> web.StreamResponse:
+        return _file(self._store.folder / f"{package.stem}.json", f"package {package.stem}")
+
+    async def chunk(self, _: web.Request, sha256: str) -> web.StreamResponse:
+        return _file(self._store.folder / "chunks" / sha256[:2] / sha256, f"chunk {sha256}")
 
     def renew(self, pin: str) -> None:
         self._store.claims.renew(pin, self._pin_ttl_s)
@@ -287,7 +280,7 @@ async def _with_status(request: web.Request, handler: _Handler) -> web.StreamRes
         raise web.HTTPUnprocessableEntity(text=str(error))
 
 
-def _file(path: Any, what: str) -> web.StreamResponse:
+def _file(path: Path, what: str) -> web.StreamResponse:
     if not path.is_file():
         raise GoneError(f"the store holds no {what}")
     return web.FileResponse(path)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.codec import codec
+from rose.runtime.transfer.codec.choice import LINK
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.cuts import Cut
@@ -42,10 +43,10 @@ def encode(
     anchor: bool = False,
     stride_max: int,
 ) -> tuple[list[Manifest], EncoderState]:
-    first, now = encode_first(version, cuts(array), held, folder, anchor=anchor)
+    first, now = encode_first(version, cuts(array), held, folder, anchor=anchor, link=LINK)
     if held is None:
         return [first], now
-    return [first, *encode_more(cuts(array), now, folder, anchor=anchor, stride_max=stride_max)], now
+    return [first, *encode_more(cuts(array), now, folder, anchor=anchor, stride_max=stride_max, link=LINK)], now
 
 
 def decode(folder: ChunkFolder, manifest: Manifest, base: np.ndarray) -> np.ndarray:
@@ -97,4 +98,4 @@ def test_what_does_not_decode_to_what_was_encoded_is_not_sent(tmp_path: Path, mo
     advance = codec.advance
     monkeypatch.setattr(codec, "advance", lambda base, new, **others: advance(base, new ^ 1, **others))
     with pytest.raises(TransferError, match="'w' of version 1 does not decode to what was encoded"):
-        encode_first(1, cuts(made[1]), held, ChunkFolder(tmp_path), anchor=False)
+        encode_first(1, cuts(made[1]), held, ChunkFolder(tmp_path), anchor=False, link=LINK)
