@@ -50,7 +50,7 @@ def _jobs(ledger: Ledger) -> None:
     st.header("Do the jobs run?")
     last = data.kept(lambda: jobs.history(ledger), ledger, "jobs")
     if not last:
-        st.info("No job has run on this ledger. `rose jobs serve` compacts, verifies and reports on it.")
+        st.info("No job has run on this ledger. `rose jobs serve` compacts and verifies it.")
         return
     failed = sorted(name for name, job in last.items() if not job.ok)
     if failed:

@@ -102,6 +102,14 @@ def test_columns_of_a_named_query_are_in_milliseconds_or_seconds(ended: Path) ->
             data.named_rows(Ledger(ended), "preemption_latency", run_id="nobody")
 
 
+def test_a_writer_behind_for_days_is_shown_in_days(tmp_path: Path, kit: Any) -> None:
+    root = kit.write(tmp_path / "ledger", [kit.started()], writer="first")
+    kit.write(root, kit.joined(after_s=3 * 86_400 / 2), writer="second")
+    behind = data.named_rows(Ledger(root), "late_writers", "writer behind_ns")
+    assert dict(behind.rows()) == {"first": 1.5, "second": 0.0}
+    assert behind.columns == ["writer", "behind (days)"]
+
+
 def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "w", "run", "live") as ledger:
