@@ -102,6 +102,10 @@ def _classes(*priorities, ttft_ms=200):
             _SECOND + "serving_model = 'chat'\n[serving_models.chat]\nextra_args = ['--tp-size=2']",
             "serving_models.chat.extra_args has --tp-size 2",
         ),
+        (
+            _SECOND + "serving_model = 'chat'\n[serving_models.chat]\nport = 30099\n[gateway]\nport = 30100",
+            "serving_models.chat.port + 1, of device 'c', and gateway.port are both port 30100",
+        ),
         ("[rollout_models.chat]\nmodle = 'x'", "rollout_models.chat.modle: no such field; did you mean 'model'?"),
         ("[rollout_models.chat]", "rollout and rollout_models.chat both have model 'frozenlake-tiny'"),
         (
@@ -109,10 +113,25 @@ def _classes(*priorities, ttft_ms=200):
             "rollout_models.chat.extra_args has --tp-size 2",
         ),
         ("[serving]\nport = '30000'", "serving.port: Input should be a valid integer (got '30000')"),
-        ("[archive]\nto = '/cold'", "archive: to '/cold' needs an age"),
+        ("[archive]\nto = '/cold'", "archive: `to` is '/cold', but `after_days` is missing"),
         ("[archive]\nafter_days = 90", "archive: after_days 90.0 needs a destination"),
         ("[archive]\ndelete = true", "archive: delete true needs a destination"),
         ("[archive]\nto = '/cold'\nafter_days = 0", "archive.after_days: Input should be greater than 0 (got 0)"),
+        ("[serving]\nport = 30100\n[gateway]\nport = 30100", "serving.port and gateway.port are both port 30100"),
+        (
+            _SECOND + "[serving]\nport = 30100\n[gateway]\nport = 30101",
+            "serving.port + 1, of device 'c', and gateway.port are both port 30101",
+        ),
+        (
+            _SECOND + "serving_url = 'http://127.0.0.1:30100'\n[gateway]\nport = 30100",
+            "serving_url of device 'c' and gateway.port are both port 30100",
+        ),
+        (
+            _SECOND + "serving_url = 'http://localhost:30100'\n[serving]\nport = 30100",
+            "serving.port and serving_url of device 'c' are both port 30100",
+        ),
+        (_SECOND + "serving_url = 'http://[::1]'\n[gateway]\nport = 80", "are both port 80: change one of them"),
+        (_SECOND + "[serving]\nport = 65535", "serving.port + 1, of device 'c', is 65536, above the last port 65535"),
     ],
 )
 def test_a_wrong_field_is_named(change, named):
@@ -285,3 +304,10 @@ def test_the_example_is_valid_and_explains_every_field():
     check(config.DeviceConfig)
     added = config.parse(text + '[serving_models.chat]\nmodel = "y"\n[tags]\nteam = "x"', "example")
     assert (added.serving_models["chat"].model, added.tags) == ("y", {"team": "x"})
+
+
+def test_ports_of_other_hosts_and_ports_of_devices_that_somebody_else_serves_are_free():
+    text = "serving_url = 'http://10.0.0.1:30100'\n[serving]\nport = 30102\n[gateway]\nport = 30100"
+    assert config.parse(MINIMAL + _SECOND + text, "fleet.toml").gateway.port == 30100
+    text = "serving_url = 'http://127.0.0.1:30200'\n[serving]\nport = 30100\n[gateway]\nport = 30101"
+    assert config.parse(MINIMAL + _SECOND + text, "fleet.toml").gateway.port == 30101

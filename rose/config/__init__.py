@@ -84,7 +84,9 @@ Pool = Literal["serving", "rollout"]
 
 class HostConfig(Section):
     name: HostName = Field(description="Name of the host, on screens and in its ledger writers' names.")
-    address: IpAddress | None = Field(default=None, description="IP address of its Ray node, or give `resource`.")
+    address: IpAddress | None = Field(
+        default=None, description="IP address of its Ray node. Not needed for one host, or with `resource`."
+    )
     resource: Text | None = Field(default=None, description="A Ray resource of this node only, for changing addresses.")
     cores: Cores = Field(default=[], description="Cores for agents and HTTP. Default: all cores that do not serve.")
     zone: str = Field(default="", description="Availability zone, for prices of traffic between hosts.")
@@ -93,14 +95,24 @@ class HostConfig(Section):
 
 class DeviceConfig(Section):
     id: Text = Field(max_length=128, description="Name in the ledger, on screens and of folders: no '/' in it.")
-    pool: Pool = Field(description="`serving` devices serve and lend; `rollout` devices run rollouts or a trainer.")
+    pool: Pool = Field(
+        description="`serving` devices serve and lend; `rollout` devices run rollouts, the first also a trainer."
+    )
     device_class: Text = Field(description="Class of the device in the price book.")
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index. Leave it out on a host without a GPU.")
     cores: Cores = Field(default=[], description="CPU cores: the device itself without a GPU, else its host cores.")
-    kv_bytes: int = Field(gt=0, le=AMOUNT_MAX, description="KV-cache bytes that serving and rollouts share.")
+    kv_bytes: int = Field(
+        gt=0,
+        le=AMOUNT_MAX,
+        description="KV-cache bytes that serving and rollouts share. A GPU has a pool of up to this size for each.",
+    )
     host: str | None = Field(default=None, description="Name of its `[[host]]` table. Needed for several hosts.")
-    serving_url: str | None = Field(default=None, description="Root URL of your SGLang server. Default: ROSE's own.")
-    serving_model: str | None = Field(default=None, description="Its `[serving_models.NAME]`. Default: `[serving]`.")
+    serving_url: str | None = Field(
+        default=None, description="Root URL of an SGLang server to attach to. Default: ROSE starts a server."
+    )
+    serving_model: str | None = Field(
+        default=None, description="Name of its `[serving_models.NAME]` table. Default: `[serving]`."
+    )
 
     @property
     def serving_table(self) -> str:
@@ -165,25 +177,40 @@ def _with_distinct_priorities(classes: list[RequestClassConfig]) -> list[Request
 
 
 class ServingConfig(Section):
-    model: str = Field(default="smollm2-135m-instruct", description="Folder or id of a Hugging Face checkpoint.")
+    model: str = Field(
+        default="smollm2-135m-instruct",
+        description="Hugging Face checkpoint folder or id, or `smollm2-135m-instruct` for the built-in small model.",
+    )
     ttft_budget_ms: BudgetMs = Field(default=500, description="Promised time to first token, in milliseconds.")
     tpot_budget_ms: BudgetMs = Field(default=50, description="Promised time of each further token, in milliseconds.")
     classes: Annotated[list[RequestClassConfig], AfterValidator(_with_distinct_priorities)] = Field(
         default=[],
         max_length=8,
         description="Budgets by the `priority` of a request, as in [{ priority = 1, ttft_budget_ms = 200, "
-        "tpot_budget_ms = 20 }]. Other requests have those above. Lending leaves room for the smallest TTFT budget.",
+        "tpot_budget_ms = 20 }]. Other requests have the budgets above. Lending leaves room for the smallest TTFT "
+        "budget.",
     )
     max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
-    max_total_tokens: PositiveInt | None = Field(default=None, description="KV-cache slots. Default: by `kv_bytes`.")
-    port: Port | None = Field(default=None, description="HTTP port of the first device; others count up.")
+    max_total_tokens: PositiveInt | None = Field(
+        default=None, description="KV-cache slots, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores."
+    )
+    port: Port | None = Field(
+        default=None, description="HTTP port of the first serving device; others count up. Default: free ports."
+    )
     extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
 
 
 class RolloutConfig(Section):
-    model: str = Field(default="frozenlake-tiny", description="Folder or id of the policy's first checkpoint.")
-    max_total_tokens: PositiveInt | None = Field(default=None, description="KV-cache slots. Default: by `kv_bytes`.")
-    tokenizer: bool = Field(default=True, description="False: engines refuse `stop`, grammars and minimum lengths.")
+    model: str = Field(
+        default="frozenlake-tiny",
+        description="The policy: `frozenlake-tiny` for the built-in model, or a Hugging Face checkpoint folder or id.",
+    )
+    max_total_tokens: PositiveInt | None = Field(
+        default=None, description="KV-cache slots. Default: `kv_bytes` minus headroom on a GPU, 32768 on cores."
+    )
+    tokenizer: bool = Field(
+        default=True, description="False: engines take token ids only, and refuse `stop`, grammars and minimum lengths."
+    )
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
     max_concurrent: PositiveInt = Field(default=64, description="Maximum turns in flight on one rollout engine.")
     extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
@@ -202,24 +229,43 @@ class CoservingConfig(Section):
     heartbeat_s: DayS = Field(default=0.5, gt=0, description="Interval of renewals and load reports.")
     compute_share: Share = Field(default=1.0, description="Largest share of time for rollouts.")
     regret_share: Share = Field(default=0.05, description="Largest share by which lending may delay a serving request.")
-    stretch: Stretch = Field(default=1.25, description="Largest mean slowdown of live requests; 1: only idle time.")
+    stretch: Stretch = Field(
+        default=1.25,
+        description="Largest mean factor by which lending may slow a live request's tokens; 1: lend only in idle time.",
+    )
     slack_share: Share = Field(default=1.0, description="Share of the budgets' slack for lending beside live requests.")
-    holdout_share: HalfShare = Field(default=0.05, description="Share of time without lending, to measure its cost.")
+    holdout_share: HalfShare = Field(
+        default=0.05,
+        description="Share of time, in random windows, without lending, to measure what lending costs serving. It "
+        "reduces the harvest by as much. With 0 the cost cannot be measured.",
+    )
     holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
-    holdout_washout_s: DayS = Field(default=60.0, description="Seconds after a lease without comparison of requests.")
+    holdout_washout_s: DayS = Field(
+        default=60.0, description="Seconds after a lease without comparison of requests; at most half of a window."
+    )
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
-    recorded_requests_per_s_max: PositiveFloat = Field(default=20.0, description="Maximum rate of request rows.")
+    recorded_requests_per_s_max: PositiveFloat = Field(
+        default=20.0,
+        description="Serving requests a second of a device that get a row each. Beyond that rate, a row counts for "
+        "several.",
+    )
     activation: Literal["resident", "leased"] = Field(
         default="resident",
-        description="When rollout memory is on a lent GPU: always, or in leases, which begin up to 5 s later.",
+        description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: during leases "
+        "(which begin up to 5 s later) and syncs, else in the host's memory.",
     )
-    drift_audit_s: DayS = Field(default=300.0, description="Seconds without a sync until weights are checked. 0: off.")
+    drift_audit_s: DayS = Field(
+        default=300.0, description="Seconds without a sync until an engine checks its weights and mends drift. 0: off."
+    )
     meter_s: DayS = Field(default=1.0, description="Seconds between readings of power and use of a device. 0: off.")
 
     @model_validator(mode="after")
     def _renewed_in_time(self) -> CoservingConfig:
         if self.heartbeat_s * 2 > self.lease_ttl_s:
-            raise ValueError(f"heartbeat_s {self.heartbeat_s} must be at most half of lease_ttl_s {self.lease_ttl_s}")
+            raise ValueError(
+                f"heartbeat_s {self.heartbeat_s} must be at most half of lease_ttl_s {self.lease_ttl_s}, or a late "
+                f"heartbeat ends a lease"
+            )
         if self.holdout_washout_s * 2 > self.holdout_window_s:
             window = f"holdout_window_s {self.holdout_window_s}"
             raise ValueError(f"holdout_washout_s {self.holdout_washout_s} must be at most half of {window}")
@@ -229,7 +275,11 @@ class CoservingConfig(Section):
 
 
 class TrafficConfig(Section):
-    trace: TraceText = Field(default="none", description="A CSV in the columns of the Azure traces, or `bursty`.")
+    trace: TraceText = Field(
+        default="none",
+        description="Serving traffic of the demo: a CSV file in the columns of the public Azure LLM inference traces, "
+        "or `bursty` for the sample trace.",
+    )
     requests_per_s_max: PositiveFloat = Field(default=0.9, description="Maximum mean rate; the rest is left out.")
     prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile of scaled prompts.")
     output_tokens_max: PositiveInt = Field(default=10, description="99th percentile of scaled outputs.")
@@ -242,10 +292,19 @@ class TaskConfig(Section):
         description="`frozenlake`, `arithmetic`, `gymnasium:ID`, `verifiers:NAME`, or an entry point of "
         "`rose.environments`. All but `frozenlake` need a chat model as `rollout.model`.",
     )
-    options: dict[str, Any] = Field(default={}, description="Arguments of the environment, as in { digits = 3 }.")
-    python: ProgramText | None = Field(default=None, description="Python of the environment. Default: the trainer's.")
-    threshold: float | None = Field(default=None, description="Smallest accepted reward. Default: the environment's.")
-    recheck_share: Share = Field(default=0.1, description="Share of accepted trajectories that `recheck` judges again.")
+    options: dict[str, Any] = Field(
+        default={}, description="Arguments of the environment, as in { digits = 3 }. Not for `frozenlake`."
+    )
+    python: ProgramText | None = Field(
+        default=None,
+        description="Python that runs the environment, such as a virtual environment's. Default: the trainer's.",
+    )
+    threshold: float | None = Field(
+        default=None, description="Smallest reward of an accepted trajectory. Default: the environment's."
+    )
+    recheck_share: Share = Field(
+        default=0.1, description="Share of accepted trajectories that `recheck` judges again, to measure precision."
+    )
     answer_tokens_max: PositiveInt = Field(default=256, description="Maximum tokens of a turn. Not for `frozenlake`.")
     call_s_max: PositiveFloat = Field(default=30.0, description="Maximum seconds of an environment's step, with tools.")
     memory_mb_max: PositiveInt = Field(default=1024, description="Maximum memory of a trajectory's environment, in MB.")
@@ -291,12 +350,17 @@ class OriginsConfig(Section):
     hosts: list[HostText] = Field(
         default=[],
         description="Names, addresses or networks from which weights may come although they are loopback, link-local, "
-        "unspecified, multicast or a cloud's metadata service.",
+        "unspecified, multicast or a cloud's metadata service. A client on the controller's host may publish at "
+        "loopback in any case.",
     )
 
 
 class ArchiveConfig(Section):
-    to: PlaceText | None = Field(default=None, description="Folder of the first host, or a URL: s3://bucket/prefix.")
+    to: PlaceText | None = Field(
+        default=None,
+        description="Destination for old events of the ledger: a folder of the first host, or a URL such as "
+        "s3://bucket/prefix. Default: none, and the ledger grows.",
+    )
     after_days: float | None = Field(default=None, gt=0, le=36_500, description="Age of archived events, in days.")
     delete: bool = Field(default=False, description="Remove archived events from the ledger.")
 
@@ -309,26 +373,46 @@ class ArchiveConfig(Section):
             setting = "delete true" if self.after_days is None else f"after_days {self.after_days}"
             raise ValueError(f"{setting} needs a destination: give `to`, or leave it out")
         if self.to is not None and self.after_days is None:
-            raise ValueError(f"to {self.to!r} needs an age: give `after_days`")
+            raise ValueError(f"`to` is {self.to!r}, but `after_days` is missing: give the age of events to archive")
         return self
 
 
 class FleetConfig(Section):
     name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the run, in files and on screens.")
     ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
-    host: str = Field(default="", pattern=rf"^({_HOST_NAME})?$", description="Name of this host for ledger writers.")
+    host: str = Field(
+        default="",
+        pattern=rf"^({_HOST_NAME})?$",
+        description="Name of this host for its ledger writers. Needed if several hosts share a ledger.",
+    )
     cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that ROSE creates.")
-    price_book: PriceBookText | None = Field(default=None, description="TOML file or `example`. Default: adopted book.")
+    price_book: PriceBookText | None = Field(
+        default=None,
+        description="Price book of the run: a TOML file, or `example` for invented prices. Default: the ledger's "
+        "adopted book (`rose price FILE --adopt`), or ROSE_PRICE_BOOK.",
+    )
     tags: dict[TagName, TagText] = Field(
-        default={}, description='Payers, as in { team = "research", serving_team = "chat" }, and other tags.'
+        default={},
+        description='Payers: `team` for rollouts, `serving_team` for serving, as in { team = "research", serving_team '
+        '= "chat" }; exports have other tags unchanged.',
     )
     state: PathText = Field(default=private_files.STATE, description="Folder on each host for memory and logs.")
-    hosts: list[HostConfig] = Field(default=[], description="`[[host]]` tables. The first has controller and ledger.")
+    hosts: list[HostConfig] = Field(
+        default=[],
+        description="Several hosts, as `[[host]]` tables in place of the field `host`. The first has controller and "
+        "ledger.",
+    )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default=ServingConfig(), description="The serving engine.")
-    serving_models: dict[TagName, ServingConfig] = Field(default={}, description="`[serving_models.NAME]` tables.")
+    serving_models: dict[TagName, ServingConfig] = Field(
+        default={}, description="Other serving engines: `[serving_models.NAME]` tables with the fields of `[serving]`."
+    )
     rollout: RolloutConfig = Field(default=RolloutConfig(), description="The rollout engines.")
-    rollout_models: dict[TagName, RolloutConfig] = Field(default={}, description="`[rollout_models.NAME]` tables.")
+    rollout_models: dict[TagName, RolloutConfig] = Field(
+        default={},
+        description="Other models of runs: `[rollout_models.NAME]` tables with the fields of `[rollout]`. Every device "
+        "can have each model, one at a time: its engine restarts to change it.",
+    )
     coserving: CoservingConfig = Field(default=CoservingConfig(), description="Lending of devices.")
     traffic: TrafficConfig = Field(default=TrafficConfig(), description="Serving traffic to replay.")
     task: TaskConfig = Field(default=TaskConfig(), description="Task of the policy.")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from rose.config import FleetConfig
@@ -22,12 +23,17 @@ def more_ranks(arguments: Sequence[str]) -> str | None:
     return None
 
 
+_PORT_MAX = 65_535
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
 def check(config: FleetConfig) -> None:
     """Raise ValueError if fields conflict. It names the fields and values, and says what to do."""
     _check_names(config)
     _check_hosts(config)
     _check_hardware(config)
     _check_ranks(config)
+    _check_ports(config)
     _check_task(config)
 
 
@@ -44,7 +50,10 @@ def _check_names(config: FleetConfig) -> None:
             raise ValueError(f"{other} and {table} both have model {rollout.model!r}: keep one table")
     for device in config.device:
         if device.serving_model not in (None, *config.serving_models):
-            raise ValueError(f"there is no [{device.serving_table}] table for device {device.id!r}: add one")
+            raise ValueError(
+                f"device {device.id!r} has serving_model {device.serving_model!r}, but there is no "
+                f"[{device.serving_table}] table among {list(config.serving_models)}: add one"
+            )
 
 
 def _check_hosts(config: FleetConfig) -> None:
@@ -67,8 +76,11 @@ def _check_hosts(config: FleetConfig) -> None:
     for host in config.hosts:
         if host.address is None and host.resource is None:
             raise ValueError(f"host {host.name!r} has neither `address` nor `resource`: give one of them")
-    if config.gateway.host in ("127.0.0.1", "localhost", "::1"):
-        raise ValueError(f"gateway.host {config.gateway.host!r} is not reachable from other hosts: use 0.0.0.0")
+    if config.gateway.host in _LOOPBACK:
+        raise ValueError(
+            f"gateway.host {config.gateway.host!r} is not reachable from other hosts: set it to the address of "
+            f"{names[0]!r} or to 0.0.0.0, and set `token`"
+        )
 
 
 def _check_hardware(config: FleetConfig) -> None:
@@ -77,7 +89,10 @@ def _check_hardware(config: FleetConfig) -> None:
         cores = [f"core {core}" for core in device.cores]
         for part in cores if device.gpu is None else [f"gpu {device.gpu}"]:
             if (owner := owners.setdefault((device.host, part), device.id)) != device.id:
-                raise ValueError(f"{part} belongs to both {owner!r} and {device.id!r}: change one, or make one device")
+                raise ValueError(
+                    f"{part} belongs to both {owner!r} and {device.id!r}: change one of them, or combine them in a "
+                    "device of pool 'serving', which serving and rollouts share"
+                )
     if (pools := {device.pool for device in config.device}) != {"serving", "rollout"}:
         missing = sorted({"serving", "rollout"} - pools)
         raise ValueError(f"no device has pool {' or '.join(repr(pool) for pool in missing)}: add a device")
@@ -87,14 +102,48 @@ def _check_ranks(config: FleetConfig) -> None:
     for device in config.device if config.coserving.enabled else ():
         many = more_ranks(config.serving_on(device).extra_args)
         if many is not None and device.pool == "serving" and device.serving_url is None:
-            why = "a lent device has one page for one rank"
-            raise ValueError(f"{device.serving_table}.extra_args has {many}: {why}; or set coserving.enabled to false")
+            raise ValueError(
+                f"{device.serving_table}.extra_args has {many}: a lent device has one page for "
+                "one rank. Leave it out, or set coserving.enabled to false"
+            )
     for table, rollout in config.rollouts.items():
         if (many := more_ranks(rollout.extra_args)) is not None:
-            raise ValueError(f"{table}.extra_args has {many}: versions are not split for several ranks: leave it out")
+            raise ValueError(
+                f"{table}.extra_args has {many}: versions are not split for several ranks. "
+                "Leave it out: a rollout engine has one rank"
+            )
+
+
+def _check_ports(config: FleetConfig) -> None:
+    names: list[str | None] = [host.name for host in config.hosts]
+    for host in names or [None]:
+        fields: dict[int, str] = {}
+        for field, port in _named_ports(config, host):
+            if port > _PORT_MAX:
+                raise ValueError(f"{field} is {port}, above the last port {_PORT_MAX}: give a lower port")
+            if (other := fields.setdefault(port, field)) != field:
+                raise ValueError(f"{other} and {field} are both port {port}: change one of them")
+
+
+def _named_ports(config: FleetConfig, host: str | None) -> Iterator[tuple[str, int]]:
+    first = not config.hosts or host == config.hosts[0].name
+    host_devices = [device for device in config.device if len(config.hosts) < 2 or device.host == host]
+    for number, device in enumerate(device for device in host_devices if device.pool == "serving"):
+        if device.serving_url is not None:
+            url = urlsplit(device.serving_url)
+            if url.hostname in _LOOPBACK:
+                yield f"serving_url of device {device.id!r}", url.port or {"http": 80, "https": 443}[url.scheme]
+        elif (port := config.serving_on(device).port) is not None:
+            counted = f" + {number}, of device {device.id!r}," if number else ""
+            yield f"{device.serving_table}.port{counted}", port + number
+    if config.gateway.port is not None and first:
+        yield "gateway.port", config.gateway.port
 
 
 def _check_task(config: FleetConfig) -> None:
     task, model = config.task.environment, config.rollout.model
     if task != "frozenlake" and model == "frozenlake-tiny":
-        raise ValueError(f"task.environment {task!r} needs a chat model as rollout.model, not {model!r}")
+        raise ValueError(
+            f"task.environment is {task!r}, but rollout.model {model!r} has tokens of 'frozenlake' only: name a "
+            "chat model, such as 'smollm2-135m-instruct'"
+        )
