@@ -173,7 +173,10 @@ def create(
             )
         except ValidationError as error:
             first = error.errors()[0]
-            raise TokenError(f"{first['loc'][0]} {first['input']!r} is not valid: it must match {_PATTERN}") from None
+            raise TokenError(
+                f"{first['loc'][0]} {first['input']!r} is not valid: give at most 64 letters, digits, '.', '_' and "
+                "'-', in names of writers also * and ?"
+            ) from None
     return secret
 
 

@@ -151,13 +151,17 @@ def _signers(
             of_another = signer.key in standing.keys and report.writer == layout.CLOSING_WRITER
             if (endorsed_for and not spool.is_upkeep(report.writer)) or of_another:
                 problems.append(
-                    f"{signer.segment}: writer {report.writer} is signed by {signer.key}, which is not endorsed for "
-                    f"this writer; {remedy}"
+                    f"{signer.segment}: from seq {signer.first_seq} on, writer {report.writer} is signed by "
+                    f"{signer.key}, which is not endorsed for this writer: it was forged, or its host has a new key; "
+                    f"{remedy}"
                 )
             elif signer.key not in standing.keys:
                 first_use.setdefault(signer.key, []).append(report.writer)
             else:
-                notes.append(f"writer {report.writer} is signed by {signer.key}, which no known key endorsed; {remedy}")
+                notes.append(
+                    f"writer {report.writer} is signed by {signer.key}, which no known key endorsed for this writer: "
+                    f"it may come from another ledger; {remedy}"
+                )
     notes += (
         f"key {key}, of {', '.join(names)}, was taken on first use, and no other key endorsed it: "
         f"if it is known to you, run `rose ledger endorse {key}`"

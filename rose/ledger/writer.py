@@ -83,7 +83,13 @@ class LedgerWriter:
             raise LedgerError(f"provenance must be one of {', '.join(get_args(Provenance))}, got {provenance!r}")
         if queue_max < 1 or flush_interval_s <= 0:
             raise LedgerError(f"queue_max {queue_max} and flush_interval_s {flush_interval_s} must be above 0")
-        lock = take_name(root, writer)
+        try:
+            lock = take_name(root, writer)
+        except OSError as error:
+            raise LedgerError(
+                f"cannot write to the ledger at {root}: {error}; a writer needs a folder it may write to, and readers "
+                "none: `rose sql` and `rose report` read where it lies"
+            ) from error
         try:
             tail = segments.recover(root, writer)
             if tail is None:

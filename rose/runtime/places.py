@@ -75,7 +75,8 @@ def make_state(folder: Path) -> None:
         private_files.make(folder)
     except OSError as error:
         raise FolderError(
-            f"state: {folder} cannot be created ({error.strerror or error}): set `state` to a folder of this user"
+            f"state: {folder} cannot be created ({error.strerror or error}): set `state` in the fleet file to a folder "
+            "that this user can write"
         ) from None
 
 

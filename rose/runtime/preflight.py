@@ -85,7 +85,10 @@ def notice(config: FleetConfig) -> str | None:
 def _check_packages() -> None:
     missing = [name for name in _RUNTIME_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise PreflightError(f"not installed: {', '.join(missing)}. Run `make demo`, or `pip install '.[gpu]'`")
+        raise PreflightError(
+            f"not installed: {', '.join(missing)}. On a host with no GPU run `make demo` in a checkout, which sets up "
+            "an environment; on a GPU host `pip install '.[gpu]'`."
+        )
 
 
 def _check_devices(config: FleetConfig) -> None:
@@ -106,7 +109,10 @@ def require_gpu(index: int, what: str, way_out: str) -> None:
     if not 0 <= index < count:
         raise PreflightError(f"{what}: GPU {index} is not there; this host has {count}. {way_out}")
     if not gpu.has_kernels() and not gpu.native_kernels():
-        raise PreflightError(f"{what}: `pip install sglang-kernel`, or try it without by {gpu.NATIVE_KERNELS}=1")
+        raise PreflightError(
+            f"{what}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see only that "
+            f"everything works, without them, set {gpu.NATIVE_KERNELS}=1"
+        )
 
 
 def _stand_ins(config: FleetConfig) -> bool:
@@ -120,7 +126,8 @@ def _check_kernels(config: FleetConfig) -> None:
     if attached or config.traffic.trace == "none":
         where = f"device {attached[0]!r} has a serving_url" if attached else "traffic.trace is 'none'"
         raise PreflightError(
-            f"{gpu.NATIVE_KERNELS}=1 is set, and {where}: this is not for production. `pip install sglang-kernel`"
+            f"{gpu.NATIVE_KERNELS}=1 is set, and {where}: engines without SGLang's kernels are not for production. "
+            "`pip install sglang-kernel`, or replay traffic on serving engines of ROSE's own"
         )
 
 
@@ -131,8 +138,8 @@ def _check_activation(config: FleetConfig) -> None:
         return
     if importlib.util.find_spec("torch_memory_saver") is None:
         raise PreflightError(
-            f"device {lent[0]!r}: coserving.activation is 'leased', and torch-memory-saver is not installed: "
-            "`pip install torch-memory-saver`, or set it to 'resident'"
+            f"device {lent[0]!r}: coserving.activation is 'leased', and the package torch-memory-saver is not "
+            "installed: `pip install torch-memory-saver`, or set it to 'resident'"
         )
 
 
@@ -140,7 +147,10 @@ def check_serving(devices: Iterable[DeviceConfig]) -> None:
     """Raises PreflightError for the first owner's server that does not answer."""
     for device in devices:
         if device.serving_url is not None and not serving.answers(device.serving_url):
-            raise PreflightError(f"device {device.id!r}: no SGLang server answers at serving_url {device.serving_url}")
+            raise PreflightError(
+                f"device {device.id!r}: no SGLang server answers at serving_url {device.serving_url}: start it, or "
+                "leave `serving_url` out to have one started"
+            )
 
 
 def _check_models(config: FleetConfig) -> None:
@@ -159,7 +169,8 @@ def _check_memory(config: FleetConfig) -> None:
     available = psutil.virtual_memory().available
     if available < needed:
         raise PreflightError(
-            f"{engines} engines need about {needed / 2**30:.0f} GiB of memory and {available / 2**30:.1f} are available"
+            f"{engines} engines need about {needed / 2**30:.0f} GiB of memory and {available / 2**30:.1f} GiB are "
+            "available: free some, or configure fewer devices"
         )
 
 

@@ -124,7 +124,8 @@ class Chain:
             head = again
         self._problem(
             self.newest,
-            f"{path} does not name it as the newest segment: it is foreign, or its writer must be opened once",
+            f"{path} does not name it as the newest segment: it was added by another, or the head was changed. If "
+            "the machine lost its power, opening the writer again puts this right",
         )
 
     def _stands(self, segment: str) -> bool:
@@ -277,7 +278,8 @@ class Chain:
             self.keys.add(signer.key)
             self._problem(
                 signer.segment,
-                f"signed by the key {signer.key}, which {registry.FILE} does not name for its writer: forged",
+                f"it is signed by the key {signer.key}, which {registry.FILE} does not name for this writer: it was "
+                "forged, or the registry was changed",
             )
 
     def _problem(self, path: str, what: str | None) -> None:

@@ -208,6 +208,9 @@ def _no_state_of_pricing(ledger: Ledger, done: Continuation) -> None:
         (ledger.folder / layout.PRICING).unlink(missing_ok=True)
     except OSError as error:
         if not os.access(ledger.folder, os.W_OK):
-            done.notes.append(f"{layout.PRICING} cannot be removed here, and is not proved; price a copy without it")
+            done.notes.append(
+                f"{layout.PRICING} cannot be removed, since nothing can be written here: what pricing reads from it is "
+                "not proved; price a copy of the ledger without it"
+            )
             return
         done.problems.append(f"{layout.PRICING}: nothing proves its sums, and it cannot be removed ({error.strerror})")

@@ -94,7 +94,10 @@ def _load(path: Path) -> Key | None:
         private = serialization.load_pem_private_key(content, password=None)
         if isinstance(private, Ed25519PrivateKey):
             return Key(private.public_key().public_bytes_raw().hex(), private)
-    raise LedgerError(f"the signing key {path} is damaged: restore it, name another in {VARIABLE}, or move it away")
+    raise LedgerError(
+        f"the signing key {path} is damaged, or is not an Ed25519 key in PEM without a password; restore it from a "
+        f"backup, name another file in {VARIABLE}, or move it away and a new key is made"
+    )
 
 
 def _make(path: Path) -> None:

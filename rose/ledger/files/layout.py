@@ -96,11 +96,17 @@ def check(root: Path | str) -> Path:
     try:
         version = json.loads((root / MARKER).read_bytes())["rose_ledger"]
     except OSError as error:
-        raise LedgerError(f"{root} is not a ledger: {MARKER} cannot be read there ({error.strerror})") from error
+        raise LedgerError(
+            f"{root} is not a ledger: no {MARKER} can be read there ({error.strerror}). "
+            "Name the ledger's folder; the first writer makes one"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(f'{root / MARKER} is damaged; write {{"rose_ledger": {FORMAT_VERSION}}} into it') from error
     if version != FORMAT_VERSION:
-        raise LedgerError(f"{root} is a ledger of format {version!r}, and this version of ROSE reads {FORMAT_VERSION}")
+        raise LedgerError(
+            f"{root} is a ledger of format {version!r} and this version of ROSE reads format {FORMAT_VERSION}; "
+            "use the version of ROSE that wrote it, or a newer one"
+        )
     return root
 
 

@@ -86,7 +86,10 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
         standing = endorsements(registered)
         refused = sorted(name for name in names if not standing.may_endorse(by.public, name))
         if refused or (endorses and by.public not in standing.endorsers):
-            raise LedgerError(f"the key {by.public} may not endorse keys of {', '.join(refused) or 'all writers'}")
+            raise LedgerError(
+                f"the key {by.public} of this user may not endorse keys of {', '.join(refused) or 'all writers'}; run "
+                "this with a key that may, such as the first key of the ledger (`rose ledger verify`)"
+            )
         _write(root, [(name, key, by, endorses) for name in sorted(names)], ledger_id)
     return sorted(names)
 

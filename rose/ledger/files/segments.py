@@ -141,7 +141,10 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
 
 def check_key(tail: Tail) -> None:
     if tail.signed_by and tail.key is None:
-        raise LedgerError(f"writer {tail.writer!r} signs with the key {tail.signed_by}: restore its file")
+        raise LedgerError(
+            f"writer {tail.writer!r} signs with the key {tail.signed_by}, which is missing here: "
+            f"restore its file, name it in {keys.VARIABLE}, or let this user write to its folder"
+        )
 
 
 def announce(root: Path, writer: str, segment: str) -> None:

@@ -122,7 +122,9 @@ def _write_ids(
             # A merge would hide that it was changed.
             if hashlib.sha256((ledger.folder / name).read_bytes()).hexdigest() != known[name]:
                 raise LedgerError(
-                    f"{name} was changed after it was written: restore it, or all archived events, and remove {FOLDER}"
+                    f"cannot roll up {ledger.folder}: {name} was changed after it was written. Restore it from a "
+                    "copy, or restore all archived events with `rose ledger restore`, and remove the "
+                    f"folder {FOLDER}: the next roll-up makes it again from the events"
                 )
         select = sources.parquet(ledger.folder, [*merged, path.relative_to(ledger.folder).as_posix()])
         path = temporary / "merged.parquet"

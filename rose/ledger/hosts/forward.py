@@ -108,7 +108,8 @@ class Forwarder:
             header = segments.read_header(content)
             if header.epoch > place[0] + 1:
                 raise LedgerError(
-                    f"epoch {place[0] + 1} of writer {writer!r} was merged before it was forwarded: forward earlier"
+                    f"epoch {place[0] + 1} of writer {writer!r} was merged before it was forwarded, and the controller "
+                    "can take no later one without it. Start the forwarder before the first compaction"
                 )
             place = (header.epoch, header.index)
             if header.index == 0:
@@ -129,7 +130,8 @@ class Forwarder:
         newest = max(layout.epochs(self.folder, writer), default=-1)
         if not own_segment.exists() and (folder.exists() or end["epoch"] > newest):
             raise ControllerError(
-                f"the controller has another history of writer {writer!r}: give this host's writers other writer names"
+                f"the controller has another history of writer {writer!r}: its name is used on two hosts, or this "
+                "ledger was made anew. Give this host's processes other writer names"
             )
 
     def _count_waiting(self, progress: Progress) -> None:

@@ -119,7 +119,8 @@ class Receiver:
             header.index and tail.epoch < 0
         ):
             raise LedgerError(
-                f"{path}: not the next segment of {header.writer!r}: {tail.next_index} of epoch {max(tail.epoch, 0)} is"
+                f"{path}: not the next segment of {header.writer!r}: segment {tail.next_index} of epoch "
+                f"{max(tail.epoch, 0)} is. Send them in the order in which they were written, from the first"
             )
         if header.previous_sha256 != tail.sha256 or header.first_seq != tail.next_seq:
             raise LedgerError(_fork(path, header.writer))
@@ -130,7 +131,8 @@ class Receiver:
         if not link.key:
             if tail is not None and tail.signed_by:
                 raise LedgerError(
-                    f"{path}: unsigned, and writer {link.writer!r} signed before, with {tail.signed_by}: get the key"
+                    f"{path}: unsigned, and writer {link.writer!r} signed before, with the key "
+                    f"{tail.signed_by}. Restore that host's key, or give it another writer name"
                 )
             return
         if (link.writer, link.key) in self._registered:
@@ -139,7 +141,10 @@ class Receiver:
         endorsed = {key for writer, key in registry.endorsements(known).pairs if writer == link.writer}
         allowed = endorsed or registry.keys_of(known, link.writer)
         if allowed and link.key not in allowed:
-            raise LedgerError(f"{path}: a new key. Allow it by `rose ledger endorse {link.key} --writer {link.writer}`")
+            raise LedgerError(
+                f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not its earlier key. If "
+                f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` on this one"
+            )
 
     def _paths_of(self, part: layout.Part) -> set[str]:
         if part.state == "live":
@@ -190,7 +195,10 @@ def _read(path: str, content: bytes) -> pa.Table:
     known = rows.schema()
     for field in schema:
         if field.name not in known.names or field.type != known.field(field.name).type:
-            raise LedgerError(f"{path}: column {field.name!r} of type {field.type} is not known here: update ROSE here")
+            raise LedgerError(
+                f"{path}: column {field.name!r} of type {field.type} is not known here; "
+                "the controller's host needs the version of ROSE that wrote it, or a newer one"
+            )
     if missing := _REQUIRED - set(schema.names):
         raise LedgerError(f"{path}: column {min(missing)!r} is missing")
     texts = [field.name for field in schema if pa.types.is_string(field.type)]

@@ -152,8 +152,10 @@ class LedgerService:
         denial: Any = f"{scope}_denied"
         who, peer = caller.token.name, caller.peer
         self._log.count(Access(who=who, peer=peer, action=denial, outcome="refused", **statement(text)))
-        held = caller.token.described or "no scope"
-        return DeniedError(f"token {who!r} may not {act}: it has {held}, and needs the scope {scope!r}")
+        return DeniedError(
+            f"token {caller.token.name!r} may not {act}: it has {caller.token.described or 'no scope'}. "
+            f"`rose token create` makes one with the scope {scope!r}"
+        )
 
     def _own_writer(self) -> LedgerWriter:
         with self._mutex:

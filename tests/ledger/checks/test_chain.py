@@ -210,5 +210,5 @@ def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(tmp_path
     of_writer = _of_a(tmp_path / "ledger")
     assert (of_writer.problems, of_writer.events, of_writer.signed_events) == ([], 2, 1)
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
-    with pytest.raises(LedgerError, match=f"with the key {'[0-9a-f]' * 64}: restore its file"):
+    with pytest.raises(LedgerError, match=f"with the key {'[0-9a-f]' * 64}, which is missing here: restore its file"):
         LedgerWriter.open(tmp_path / "ledger", "a", "r")

@@ -15,7 +15,7 @@ def test_a_new_and_an_empty_folder_become_ledgers_and_stay_ones(tmp_path):
 
 def test_a_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(LedgerError, match="no ledger and contains 'thesis"):
+    with pytest.raises(LedgerError, match="no ledger and contains 'thesis.txt'"):
         layout.create(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     with pytest.raises(LedgerError, match="is a file"):
@@ -26,7 +26,11 @@ def test_a_foreign_folder_is_left_alone(tmp_path):
 
 @pytest.mark.parametrize(
     ("marker", "says"),
-    [('{"rose_ledger": 2}', "of format 2, and this version of ROSE reads 1"), ("[", "damaged"), ("{}", "damaged")],
+    [
+        ('{"rose_ledger": 2}', "format 2 and this version of ROSE reads format 1; use the version of ROSE"),
+        ("[", "damaged"),
+        ("{}", "damaged"),
+    ],
 )
 def test_a_newer_or_damaged_marker_is_refused(tmp_path, marker, says):
     layout.create(tmp_path)

@@ -105,10 +105,10 @@ def test_a_fork_is_refused_and_nothing_is_lost(spool, receiver, tmp_path, lease)
 
 def test_a_gap_is_refused(spool, receiver):
     sent = shipped(spool)
-    with pytest.raises(LedgerError, match="not the next segment of 'far': 0 of epoch 0 is"):
+    with pytest.raises(LedgerError, match="not the next segment of 'far': segment 0 of epoch 0 is"):
         receiver.receive(*sent[1])
     receiver.receive(*sent[0])
-    with pytest.raises(LedgerError, match="1 of epoch 0 is"):
+    with pytest.raises(LedgerError, match="segment 1 of epoch 0 is"):
         receiver.receive(*sent[2])
 
 

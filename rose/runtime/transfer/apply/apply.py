@@ -42,7 +42,10 @@ def prepare(
         raise TransferError(f"version {staged.version} lacks tensors {odd} that regions are given for")
     if set(regions) != set(current):
         missing, extra = sorted(set(regions) - set(current)), sorted(set(current) - set(regions))
-        raise TransferError(f"the engine lacks {missing or 'none'}, version {staged.version} lacks {extra or 'none'}")
+        raise TransferError(
+            f"version {staged.version} and the engine differ in tensors: the engine lacks {missing or 'none'}, "
+            f"the version lacks {extra or 'none'}"
+        )
     for name, region in regions.items():
         _check_layout(tensors[name], region, current[name])
     opened: dict[Chunk, memoryview] = {}

@@ -183,8 +183,10 @@ class Manifest:
         if len(data) > MANIFEST_BYTES_MAX or seal != _sha256(packed):
             raise TransferError(f"manifest of {len(data)} bytes fails its own SHA-256; fetch it again")
         if signer is not None and not keys.check(signer, _SIGNED + seal, signature.decode("latin-1")):
-            fault = "signed by another key" if signature else "not signed"
-            raise TransferError(f"manifest {seal.decode()} is {fault}, expected the signature of {signer}")
+            raise TransferError(
+                f"manifest {seal.decode()} is {'signed by another key' if signature else 'not signed'}, expected the "
+                f"signature of {signer}: another publisher wrote it"
+            )
         try:
             # Each piece has a hash, which cannot be compressed: a small file that unpacks to a large one is forged.
             content = unpack(packed, min(_BYTES_MAX, _BYTES_FREE + _RATIO_MAX * len(packed)))

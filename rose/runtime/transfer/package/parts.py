@@ -46,7 +46,10 @@ class Parts:
         for rank in range(writer.ranks):
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:
-                raise TransferError(f"rank {writer.rank}: before {package.stem} publish {min(begun)}, as rank {rank}")
+                raise TransferError(
+                    f"rank {writer.rank} publishes {package.stem}, rank {rank} has published {min(begun)}: publish the "
+                    "version that some ranks lack before this one"
+                )
 
     def chunks(self) -> set[str]:
         return {chunk.sha256 for path in self._all() for chunk in _read(path).chunks}

@@ -41,7 +41,10 @@ class Adapter:
     def base(self) -> Checkpoint:
         name = self._config.get("base_model_name_or_path")
         if not isinstance(name, str) or not Path(name).is_dir():
-            raise TransferError(f"{self.folder / CONFIG}: base_model_name_or_path is {name!r}: give `checkpoint`")
+            raise TransferError(
+                f"{self.folder / CONFIG}: base_model_name_or_path is {name!r}, and not a folder of this host: give "
+                "`checkpoint`, the folder of the base model"
+            )
         return Checkpoint(Path(name))
 
     def merge(self, base: Checkpoint) -> tuple[dict[str, RankTensor], list[str]]:
@@ -62,7 +65,8 @@ class Adapter:
             fit = [*map(len, shapes)] == [2, 2, 2] and shapes[0] == (shapes[1][0], shapes[2][1])
             if not fit or shapes[1][1] != shapes[2][0]:
                 raise TransferError(
-                    f"{self.folder}: {other!r} {up.info} and {name!r} {down.info} do not fit {target!r} {whole.info}"
+                    f"{self.folder}: {other!r} of {list(shapes[1])} and {name!r} of {list(shapes[2])} do not fit "
+                    f"{target!r} of {list(shapes[0])}"
                 )
             sources = [next(iter(tensor.boxes.values())) for tensor in (whole, up, down)]
             added = partial(_added, sources, self._scale(shapes[2][0]))

@@ -66,7 +66,8 @@ class Delta:
         """Return all tensors after the delta. Raises ConflictError if `newest` is neither its base nor its result."""
         if newest not in (self.version, self.base_version):
             raise ConflictError(
-                f"{self.folder} has base_version {self.base_version} and the newest version is {newest}: close the gap"
+                f"{self.folder} leads from base_version {self.base_version} to version {self.version}, and the newest "
+                f"version is {newest}: publish the versions between, or a folder of the whole weights"
             )
         result = {name: RankTensor.whole(_info(name, tensor), tensor) for name, tensor in base.items()}
         changed_files = files_of(self.folder) if read_json(self.folder / INDEX).get("weight_map") else {}
@@ -97,7 +98,8 @@ class Delta:
             self._change(name, memory, _decompressed(read(), most))
         if (actual := _CHECKSUMS[self.checksum](memory)) != expected:
             raise TransferError(
-                f"{self.folder}: tensor {name!r} has checksum {actual}, expected {expected}: publish whole weights"
+                f"{self.folder}: tensor {name!r} has checksum {actual} after the delta, expected {expected}: publish a "
+                "folder of the whole weights"
             )
         return from_bits(bits, dtype_name(name, base))
 

@@ -46,7 +46,10 @@ def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
             plain = plain.to_local()
         if type(plain) is not torch.Tensor or plain.layout is not torch.strided:
             kind = f"{type(plain).__name__} ({getattr(plain, 'layout', 'no tensor')})"
-            raise TransferError(f"tensor {name!r} is a {kind}, expected a torch.Tensor or a DTensor: leave it out")
+            raise TransferError(
+                f"tensor {name!r} is a {kind}, expected a torch.Tensor or a DTensor: leave it out, or publish a folder "
+                "with the whole weights"
+            )
         local[name] = plain
     # Other threads read the tensors. The streams of those threads do not wait for the caller's stream.
     for device in {plain.device for plain in local.values() if plain.is_cuda}:

@@ -29,7 +29,8 @@ def share(ranks: Sequence[Sequence[Offer]], model_names: Collection[str] | None)
             raise TransferError(f"tensor {info.name!r}: {pair[0]} of rank {one} and {pair[1]} of rank {other} overlap")
         if (covered := sum(box.elements for box in holders)) != info.elements:
             raise TransferError(
-                f"tensor {info.name!r}: ranks have {covered} of its {info.elements} elements: open all with `group`"
+                f"tensor {info.name!r}: {len(ranks)} ranks have {covered} of its {info.elements} elements: open the "
+                "run with `group` on every rank that has a part of the model"
             )
         for box, ranks_with_box in sorted(holders.items()):
             rank = min(ranks_with_box, key=lambda rank: (load[rank], rank))

@@ -267,7 +267,8 @@ class VersionStore:
         for (name, region), xxh3 in results.items():
             if published.get((name, region)) != xxh3:
                 raise ConflictError(
-                    f"version {version} exists in {self.folder} with other {name!r}: publish a newer version"
+                    f"version {version} exists in {self.folder} with {published.get((name, region))} for tensor "
+                    f"{name!r} at {region}, this publisher has {xxh3}: publish a newer version"
                 )
 
 

@@ -140,7 +140,8 @@ class Receiver:
         for manifest in manifests:
             if manifest.run_id != self._run_id:
                 raise TransferError(
-                    f"version {manifest.version} at {self.url} is {of_run(manifest.run_id)}, not {of_run(self._run_id)}"
+                    f"version {manifest.version} at {self.url} is {of_run(manifest.run_id)}, expected one "
+                    f"{of_run(self._run_id)}: give the URL of that run's own store"
                 )
 
     @contextmanager

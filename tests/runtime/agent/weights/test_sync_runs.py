@@ -89,7 +89,7 @@ def test_a_package_of_another_run_than_the_targets_is_refused_and_changes_nothin
     bring(sync, urls, "one", 1)
     event = bring(sync, urls, "two", 1, at="one")
     assert not event.ok
-    assert "is of run 'one', not of run 'two'" in event.reason
+    assert "is of run 'one', expected one of run 'two'" in event.reason
     assert (sync.run_id, sync.version, sync.standing.trusted) == ("one", 1, True)
     assert engine.holds(VERSIONS["one"][1], torch.bfloat16)
     # Nor is it a drift that the address it was sent to has another run's version of that number.

@@ -168,7 +168,7 @@ def test_parts_of_two_attempts_are_never_put_together(memory: Path) -> None:
     for piece, tensor in (item for part in other for item in part.items()):
         assert torch.equal(engine[piece.name][piece.region.slices].view(torch.int32), tensor.view(torch.int32)), piece
     # What is left of the first attempt can do no harm, and learns of it.
-    with pytest.raises(TransferError, match=r"version 1 exists in .* with other"):
+    with pytest.raises(TransferError, match=r"version 1 exists in .* this publisher has"):
         first.publish(1, 1)
 
 

@@ -56,8 +56,8 @@ def test_stages_of_a_pipeline_may_have_different_names() -> None:
     ("ranks", "message"),
     [
         ([offered("w", (0, 3)), offered("w", (2, 6))], r"'w': \[0:3\] of rank 0 and \[2:6\] of rank 1 overlap"),
-        ([offered("w", (0, 3)), offered("w", (4, 6))], r"'w': ranks have 5 of its 6 elements"),
-        ([offered("w", (0, 3))], r"'w': ranks have 3 of its 6 .* with `group`"),
+        ([offered("w", (0, 3)), offered("w", (4, 6))], r"'w': 2 ranks have 5 of its 6 elements"),
+        ([offered("w", (0, 3))], r"'w': 1 ranks have 3 of its 6 .* with `group`"),
         ([offered("w", (0, 6)), offered("w", (0, 6), dtype="float32")], r"'w' is float32\[6\] on rank 1, and bfloat16"),
         ([offered("w", (0, 6)), offered("w", (0, 6), rows=7)], r"'w' is bfloat16\[7\] on rank 1, and bfloat16\[6\]"),
         ([offered("v", (0, 6))], r"tensors \['w'\] of the model's checkpoint are missing"),

@@ -62,7 +62,7 @@ def test_a_receiver_refuses_another_runs_package_before_it_fetches_a_chunk(tmp_p
     staging = tmp_path / "staging"
     with StoreServer(one) as at_one, StoreServer(other) as at_other:
         Receiver(at_one.url, None, staging, run_id="a").fetch(0, None)
-        with pytest.raises(TransferError, match=r"version 0 at .* is of run 'b', not of run 'a'"):
+        with pytest.raises(TransferError, match=r"version 0 at .* is of run 'b', expected one of run 'a'"):
             Receiver(at_other.url, None, staging / "x", run_id="a").fetch(0, None)
         # What another run left there under the same name is not taken for this one's.
         staged = Receiver(at_other.url, None, staging, run_id="b").fetch(0, None)
