@@ -15,7 +15,7 @@ def test_a_new_and_an_empty_folder_become_ledgers_and_stay_ones(tmp_path):
 
 def test_a_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(LedgerError, match="no ledger and contains 'thesis.txt'"):
+    with pytest.raises(LedgerError, match=r"no ledger and contains 'thesis\.txt'"):
         layout.create(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     with pytest.raises(LedgerError, match="is a file"):
