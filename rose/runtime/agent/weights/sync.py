@@ -240,7 +240,7 @@ class EngineSync:
         way = self._way_to_held()
         drift = None
         try:
-            drift = self._drift(held, way, gives_way=gives_way)
+            drift = self._drift(held, gives_way)
             if drift is None and way is not None:
                 self._tell(held, way)  # An origin keeps the next versions for a limited time.
         except RefusedError as error:
@@ -411,8 +411,7 @@ class EngineSync:
             with self._phases.turn():
                 self._record.announce(published)
                 self._record.confirm(self.version)
-            drift = self._drift(published, target)
-            if drift is not None:
+            if (drift := self._drift(published)) is not None:
                 raise TransferError(drift)
             self.held = (target.run_id, self.version)
             self._note(held=True, looked_ns=monotonic_ns())
@@ -440,18 +439,9 @@ class EngineSync:
         self._receiver(source).acknowledge(held.version, held.weights_sha256)
         self._told = True
 
-    def _drift(self, held: Manifest, source: Target | None, gives_way: threading.Event | None = None) -> str | None:
+    def _drift(self, held: Manifest, gives_way: threading.Event | None = None) -> str | None:
         reports = self._phases.ask("audit", held.version, held.dense_bytes, gives_way=gives_way)
-        drifts = [report["drift"] for report in reports if report["drift"] is not None]
-        if drifts:
-            return "; ".join(drifts)
-        try:
-            published = None if source is None else self._published(held.version, source)
-        except TransferError:
-            return None  # The origin is unavailable; the engine holds its acknowledged version.
-        if published is not None and published.weights_sha256 != held.weights_sha256:
-            return f"version {held.version} is {published.weights_sha256} at the origin, {held.weights_sha256} here"
-        return None
+        return "; ".join(report["drift"] for report in reports if report["drift"] is not None) or None
 
     def _published(self, version: int, source: Target) -> Manifest | None:
         """Return the origin's manifest of a version, or None if the origin has none. Raises TransferError."""
