@@ -287,7 +287,6 @@ def kill_rollout(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) 
         served: list[dict[str, Any]] = scene.serving.hear()["requests"]
     steps = sum(span.kind is Span.ROLLOUT and span.start_ns < killed_ns for span in keeper.spans)
     failed = [request["reason"] for request in served if request["outcome"] != "completed"]
-    report.fact("rollout killed: serving requests", len(served))
     report.fact("rollout killed: rollout steps before it", steps)
     report.detail["rollout killed: failures"] = failed
     report.claim("engines: serving requests failed, rollout engine killed", len(failed), "requests", 0, "lower")

@@ -13,16 +13,7 @@ import numpy as np
 
 from rose.accept.peer import Peer, PeerError
 from rose.accept.stage import Scope, StageReport
-from rose.accept.stages.gate_processes import (
-    KV_TOKENS,
-    PROMPT_TOKENS,
-    SETTLING_NS,
-    Ready,
-    RolledOut,
-    Step,
-    Yield,
-    make_party,
-)
+from rose.accept.stages.gate_processes import KV_TOKENS, PROMPT_TOKENS, SETTLING_NS, Ready, RolledOut, Step, make_party
 from rose.clock import Anchor, monotonic_ns
 from rose.events import BUCKETS, DeviceSlice, Event
 from rose.runtime.coserving.accounts.accountant import Accountant
@@ -178,8 +169,6 @@ class Device:
         self._accountant.close(ended_ns, final=True)
         return {
             "slice_error_ns": slice_error_ns(self._slices, self._began_ns, ended_ns, self._anchor),
-            "length_ns": ended_ns - self._began_ns,
-            "slices": len(self._slices),
             "spans_lost": self._accountant.lost_spans,
             "late_ns": self._accountant.late_ns,
         }
@@ -207,8 +196,6 @@ def _claim(
     modes = {name: mode_figures(rounds) for name, rounds in played.items()}
     report.detail |= {"serving": serving._asdict(), "rollouts": rollout._asdict(), "account": account, "modes": modes}
     report.claim("gate: slice sum error", account["slice_error_ns"], "ns", 0, "lower")
-    report.fact("spans lost", account["spans_lost"])
-    report.fact("span time that came after its slice, ns", account["late_ns"])
     left = layers_left(played.get(YIELD, []), rollout.layers)
     report.claim("gate: layers left on the device at a yield", left, "layers", LAYERS_AHEAD, "lower")
     if not {ALONE, UNSERVED} <= modes.keys():
@@ -271,22 +258,13 @@ def mode_figures(rounds: Sequence[Round]) -> dict[str, Any]:
     busy_ns = sum(
         max(0, min(step.end_ns, one.until_ns) - max(step.begin_ns, one.from_ns)) for one in rounds for step in one.steps
     )
-    figures = {
-        "rounds": len(rounds),
-        "seconds": seconds,
+    done = [one.rollout for one in rounds if one.rollout is not None]
+    return {
         "serving_steps": len(steps),
-        "latency_p50_ms": quantile_ms([step.end_ns - step.due_ns for step in steps], 0.5),
         "latency_p99_ms": quantile_ms([step.end_ns - step.due_ns for step in steps], 0.99),
         "busy_share": busy_ns / 1e9 / seconds,
-    }
-    done = [one.rollout for one in rounds if one.rollout is not None]
-    yields: list[Yield] = [given for part in done for given in part.yields]
-    return figures | {
         "rollout_steps_per_s": sum(part.steps for part in done) / seconds,
-        "yields": len(yields),
-        "steps_given_up": sum(part.abandoned for part in done),
         "requests_ended": sum(part.ended for part in done),
-        "layers_on_device_at_yield_max": max((given.on_device for given in yields), default=None),
     }
 
 

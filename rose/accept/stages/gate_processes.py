@@ -281,7 +281,6 @@ class Ready(NamedTuple):
 class RolledOut(NamedTuple):
     steps: int
     yields: tuple[Yield, ...]
-    abandoned: int
     ended: int
 
 
@@ -462,7 +461,7 @@ class RollingOut:
             on_preemptible=lambda: None,
         )
         page.yields, view.ended = [], 0
-        steps = abandoned = 0
+        steps = 0
 
         def over() -> bool:
             return monotonic_ns() >= until_ns
@@ -485,7 +484,6 @@ class RollingOut:
             try:
                 self._stack.step()
             except StepAbandonedError:
-                abandoned += 1
                 telemetry.forget(number)
             else:
                 gate.step_ended(began_ns)
@@ -494,7 +492,7 @@ class RollingOut:
             finally:
                 self._gate = None
             telemetry.say()
-        return RolledOut(steps, tuple(page.yields), abandoned, view.ended)
+        return RolledOut(steps, tuple(page.yields), view.ended)
 
     def _before_layer(self, layers_left: int) -> None:
         if self._gate is not None:  # None: sizing or warm-up.

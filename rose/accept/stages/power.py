@@ -51,8 +51,6 @@ def measure(scope: Scope, report: StageReport) -> None:
     report.claim("power: time between readings", gap_ns, "ns", 0, "lower")
     report.claim("power: readings", len(events), "readings", seconds, "higher")
     report.fact("source", sorted({event.source for event in events}))
-    busy = [event.busy_share for event in events if event.busy_share is not None]
-    report.fact("busy share, least and most", [min(busy), max(busy)] if busy else None)
     if card is not None:
         steady_ns = anchor.utc_ns(working_ns) + _SETTLING_NS
         _compare(report, events, [sample for sample in samples if sample[0] >= steady_ns])

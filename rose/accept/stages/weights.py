@@ -238,30 +238,26 @@ class _Run:
     def _bring(self, version: int, share: float) -> dict[str, float]:
         self._step_trainer(version, share)
         self._engine.expected[version] = self._engine.sums(self._trainer)
-        row: dict[str, float] = {}
-        with _timed(row, "publish_s"):
-            self._publisher.publish(version, cut_whole(self._tensors))
-        with _timed(row, "fetch_s"):
-            staged = self._receiver.fetch(version, version - 1)
+        self._publisher.publish(version, cut_whole(self._tensors))
+        staged = self._receiver.fetch(version, version - 1)
         self._publisher.wait()  # In a fleet the trainer's process does the rest of publishing.
         manifest = self._manifest = staged.manifests[-1]
         (self._engine.staging / f"v{version}").symlink_to(staged.folder.name)
-        with _timed(row, "prepare_s"):
-            prepared = _sound(self._engine.ask("prepare", version))
+        prepared = _sound(self._engine.ask("prepare", version))
         committed = _sound(self._engine.ask("commit", version))
         if committed["sha256"] != manifest.weights_sha256:
             raise RuntimeError(f"version {version} was acknowledged as {committed['sha256']}")
         self._engine.wait_for_steps(version, _STEPS_AFTER)
-        row["commit_s"] = committed["pause_ns"] / 1e9
-        row["acknowledge_s"] = committed["acknowledge_ns"] / 1e9
-        row["write_bytes"] = prepared["write_bytes"]
-        row["changed_share"] = staged.changed_elements / manifest.total_elements
         views = self._engine.views(manifest)
         self._wrong |= {
             name for name, tensor in self._tensors.items() if not torch.equal(integers(views[name]), integers(tensor))
         }
         staged.remove()
-        return row
+        return {
+            "commit_s": committed["pause_ns"] / 1e9,
+            "write_bytes": prepared["write_bytes"],
+            "changed_share": staged.changed_elements / manifest.total_elements,
+        }
 
     def _claim_versions(self, addresses: list[int]) -> None:
         steps = self._engine.steps.values()
@@ -316,10 +312,3 @@ def _sound(answer: dict[str, Any]) -> dict[str, Any]:
     if not answer["ok"]:
         raise RuntimeError(str(answer["reason"]))
     return answer
-
-
-@contextmanager
-def _timed(row: dict[str, float], name: str) -> Iterator[None]:
-    began_s = time.monotonic()
-    yield
-    row[name] = time.monotonic() - began_s

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -235,13 +235,10 @@ def _has_agent(page: Path) -> bool:
     from rose.runtime.coserving.page import ArbiterPage, PageError, Party
 
     try:
-        opened = ArbiterPage(page)
+        with closing(ArbiterPage(page)) as opened:
+            return opened.alive(Party.AGENT)
     except (OSError, PageError):
         return False
-    try:
-        return opened.alive(Party.AGENT)
-    finally:
-        opened.close()
 
 
 def _end(reason: str) -> None:
