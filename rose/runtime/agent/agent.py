@@ -37,7 +37,7 @@ from rose.runtime.policy.credit import share_of_busy
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
 from rose.runtime.policy.lending import Reason
-from rose.runtime.policy.policies import NAMES, POLICIES
+from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.serving import ServingHistory
 from rose.runtime.policy.slack import Budgets, Hold
 from rose.runtime.scheduling.client import ControlClient
@@ -215,9 +215,7 @@ class DeviceAgent:
                 anchor=spec.anchor,
                 kv_bytes_per_token=lambda: self._rollout_spec.rollout_kv_bytes_per_token,
                 id_prefix=spec.run_id,
-                policy_number=NAMES.index(coserving.policy),
-                stretch=coserving.stretch,
-                slack_share=coserving.slack_share,
+                coserving=coserving,
                 record=record,
                 take_back=self._take_back,
                 ledger_failure=ledger_failure,
@@ -472,7 +470,7 @@ class DeviceAgent:
             self._rules = _rules(coserving)
             self._history = ServingHistory()  # Former requests were late by the former budgets.
             if self._leasing is not None:
-                self._leasing.stretch, self._leasing.slack_share = coserving.stretch, coserving.slack_share
+                self._leasing.coserving = coserving
         self._control.hold(coserving.heartbeat_s)
         if self._engine is not None:
             self._engine.take_over(terms)
@@ -552,7 +550,7 @@ class DeviceAgent:
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
         """Record a sync in the device's time, because later leases are charged for it."""
-        self._record(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
+        self._note(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:
         with suppress(LedgerError):

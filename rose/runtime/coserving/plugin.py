@@ -44,10 +44,6 @@ TARGETS = (*SERVING_TARGETS, NEW, MATCH, PREFILL, SPANS, ADDER, CAPTURE, LOAD)
 _ABANDONED = object()  # the result of a step that was given up
 
 
-class HooksMissingError(Exception):
-    """This SGLang lacks methods that the plugin must hook."""
-
-
 _plugin: RolloutPlugin | ServingPlugin | None = None
 
 
@@ -243,9 +239,9 @@ def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
 
 
 def require_hooks() -> None:
-    """Raise HooksMissingError if a hook is missing."""
+    """Raise RuntimeError if a hook is missing."""
     if (missing := missing_hooks()) is not None:
-        raise HooksMissingError(
+        raise RuntimeError(
             f"{missing}, and see that the package rose-serving is installed in the same environment (its entry point "
             "is how SGLang finds the plugin)."
         )

@@ -87,12 +87,8 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
     return ValueError(f"cannot read the model's shape from {path}: {error!r}. Name a local checkpoint folder.")
 
 
-class CacheError(UserError):
-    """The cache must be written to, but that is not possible."""
-
-
 def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
-    """Return `cache`/`name`, which one process makes with `build` if it is missing. Raises CacheError."""
+    """Return `cache`/`name`, which one process makes with `build` if it is missing. Raises UserError."""
     cache = cache.expanduser()
     folder = cache / name
     if folder.is_dir():
@@ -101,7 +97,7 @@ def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         lock = (cache / f".{name}.lock").open("w")
     except OSError as error:
-        raise CacheError(
+        raise UserError(
             f"cache {cache} has no {name} and cannot be written ({error.strerror}): set `cache` to a folder you own"
         ) from error
     with lock:

@@ -211,11 +211,13 @@ def test_what_cannot_be_read_is_named(tmp_path):
 
 _READ_ONLY = """
 mount -n --bind "$1" "$1" && mount -n -o remount,bind,ro "$1"
-exec "$2" -c 'import sys; from pathlib import Path; from rose.runtime.models.models import CacheError, once
+exec "$2" -c 'import sys; from pathlib import Path
+from rose.errors import UserError
+from rose.runtime.models.models import once
 def build(folder): (folder / "file").write_text("built")
 for name in ("made", "other"):
     try: print(once(Path(sys.argv[1]), name, build).name)
-    except CacheError as error: print(error)' "$1"
+    except UserError as error: print(error)' "$1"
 """
 
 

@@ -2,11 +2,9 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 from rose.clock import monotonic_ns
-from rose.events import Record, Sync
-from rose.ledger.files.layout import LedgerError
+from rose.events import Record
 from rose.runtime.agent.weights.sync import EngineSync, Target
 from rose.runtime.policy.drift import next_action
 
@@ -91,7 +89,7 @@ class WeightKeeper:
     def _bring(self, sync: EngineSync, target: Target) -> None:
         self._coming(target.run_id)
         event = sync.bring(target)
-        self._tell(event)
+        self._record(event)
         if event.ok:
             self._missed = None
             return
@@ -116,13 +114,9 @@ class WeightKeeper:
             case "wait":
                 pass
         if event is not None:
-            self._tell(event)
+            self._record(event)
         return event is not None
 
     def _take_out_for(self, reason: str) -> None:
         self._taken_out = True
         self._take_out(reason)
-
-    def _tell(self, event: Sync) -> None:
-        with suppress(LedgerError):  # An unrecordable event waits in the writer's queue.
-            self._record(event)

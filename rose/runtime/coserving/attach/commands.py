@@ -19,10 +19,6 @@ TokenOption = Annotated[
 ]
 
 
-class InputError(UserError):
-    """The command lacks an option."""
-
-
 def attach_command(
     url: Annotated[str | None, typer.Option(help="The SGLang server, such as http://127.0.0.1:30000.")] = None,
     page: Annotated[Path | None, typer.Option(help="The page of the device that it serves on.")] = None,
@@ -35,7 +31,7 @@ def attach_command(
     with user_errors():
         if page is not None:
             if url is None:
-                raise InputError("--page needs --url, the server that is to be attached to it")
+                raise UserError("--page needs --url, the server that is to be attached to it")
             OwnedEngine(url, token).attach(page, timeout_s=timeout)
             echo(f"attached {url} to {page}")
         elif url is not None:

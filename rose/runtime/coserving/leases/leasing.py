@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rose.clock import Anchor, monotonic_ns
+from rose.config import CoservingConfig
 from rose.events import Lease, Preemption, Record
 from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.policy.lease import Change, EngineCut, LeaseFacts, LeaseState, next_change, noted, released, share_at
+from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import LeaseTerms
 
 LeaseAction = Literal[
@@ -69,9 +71,7 @@ class Leasing:
         anchor: Anchor,
         kv_bytes_per_token: Callable[[], int],
         id_prefix: str,
-        policy_number: int,
-        stretch: float = 1.0,
-        slack_share: float = 0.0,
+        coserving: CoservingConfig,
         record: Record,
         take_back: Callable[[str], int],
         ledger_failure: Callable[[], str | None] = lambda: None,
@@ -81,8 +81,7 @@ class Leasing:
     ) -> None:
         self._device_id, self._engine_id, self._page, self._anchor = device_id, engine_id, page, anchor
         self._kv_bytes_per_token, self._id_prefix = kv_bytes_per_token, id_prefix
-        self._policy_number, self._record, self._take_back = policy_number, record, take_back
-        self.stretch, self.slack_share = stretch, slack_share
+        self.coserving, self._record, self._take_back = coserving, record, take_back
         self._ledger_failure, self._run = ledger_failure, run
         self.failure: str | None = None  #: Why the last change could not be recorded. Until it is, nothing is lent.
         #: Grants and ends of leases, oldest first. The accountant removes old entries.
@@ -173,9 +172,9 @@ class Leasing:
                 kv_budget_tokens=self.state.kv_budget_bytes // self._kv_bytes_per_token(),
                 regret_share=self.state.regret_share,
                 frozen=self.state.frozen,
-                policy=self._policy_number,
-                stretch=self.stretch,
-                slack_share=share_at(self.slack_share, self.state.level),
+                policy=NAMES.index(self.coserving.policy),
+                stretch=self.coserving.stretch,
+                slack_share=share_at(self.coserving.slack_share, self.state.level),
             )
         )
 

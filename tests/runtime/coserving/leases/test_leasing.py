@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.clock import Anchor, monotonic_ns
+from rose.config import CoservingConfig
 from rose.events import Lease, Preemption
 from rose.ledger.files import catalog
 from rose.ledger.writer import LedgerWriter
@@ -35,7 +36,7 @@ class Borrower:
             anchor=Anchor(0),
             kv_bytes_per_token=lambda: BYTES,
             id_prefix="run",
-            policy_number=3,
+            coserving=CoservingConfig(policy="static_split", stretch=1.0, slack_share=0.0),
             record=record or self.record,
             take_back=self.take_back,
             ledger_failure=ledger_failure,
