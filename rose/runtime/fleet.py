@@ -14,7 +14,7 @@ import psutil
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig
 from rose.events import Run
-from rose.runtime.agent.agent import AgentSpec, RolloutModel, budgets
+from rose.runtime.agent.agent import AgentSpec, budgets
 from rose.runtime.coserving.kv.activation import LEASED_ARGUMENTS
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.door import Door, addresses
@@ -112,10 +112,8 @@ class FleetPlan:
             anchor=self.anchor,
             page=self.page(device),
             staging=self._staging(device),
-            rollout=first.engine if rolls_out else None,
-            rollout_capacity=first.capacity,
-            rollout_kv_bytes_per_token=first.kv_bytes_per_token,
-            other_models={other.engine.model_name: other for other in others} if rolls_out else {},
+            rollout=first if rolls_out else None,
+            other_models={other.model_name: other for other in others} if rolls_out else {},
             serving_engine_id=None if serving is None else serving.engine_id,
             serving_model=promised.model,
             serving_kv_bytes_per_token=self.memory.serving_bytes_per_token(device),
@@ -152,12 +150,12 @@ class FleetPlan:
             ],
         )
 
-    def _rollout(self, device: DeviceConfig, config: RolloutConfig) -> RolloutModel:
+    def _rollout(self, device: DeviceConfig, config: RolloutConfig) -> EngineSpec:
         gated = device.pool == "serving"
         host_cores = self._host_cores() if gated and device.gpu is None else ()
         lent_gpu = gated and device.gpu is not None
         leased = lent_gpu and self.config.coserving.activation == "leased"
-        engine = EngineSpec(
+        return EngineSpec(
             engine_id=f"{device.id}-rollout",
             model=str(self.memory.rollout_models[config.model]),
             model_name=config.model,
@@ -166,6 +164,8 @@ class FleetPlan:
             port=free_port(*addresses(self.door)),
             any_port=True,
             max_total_tokens=self.memory.rollout_tokens(device, config),
+            capacity=config.max_concurrent,
+            kv_bytes_per_token=self.memory.rollout_bytes_per_token(device, config),
             plugin=PluginSettings(
                 "rollout", self.page(device), self._staging(device), gated=gated, host_cores=tuple(host_cores)
             ),
@@ -189,8 +189,6 @@ class FleetPlan:
                 *config.extra_args,
             ],
         )
-        bytes_per_token = self.memory.rollout_bytes_per_token(device, config)
-        return RolloutModel(engine=engine, capacity=config.max_concurrent, kv_bytes_per_token=bytes_per_token)
 
     def _memory_arguments(self, device: DeviceConfig, rollout: RolloutConfig, name: str) -> list[str]:
         """Return the argument for the computed memory share. The file's arguments come later and win."""

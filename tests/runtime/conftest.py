@@ -29,6 +29,8 @@ def engine_spec(folder, **changes):
         "model_name": "untrained",
         "port": free_port(),
         "max_total_tokens": 1024,
+        "capacity": 4,
+        "kv_bytes_per_token": 2,
         "plugin": PluginSettings("rollout", folder / "page", folder / "staging", gated=True),
         "log": folder / "engine.log",
         "cores": [min(os.sched_getaffinity(0))],

@@ -154,7 +154,7 @@ def test_an_agent_has_an_engine_for_each_rollout_model(fleet, model):
         spec = plan(fleet, model).agent_spec(device, None)
         assert list(spec.models) == [fleet.rollout.model, "other-model"]
         changed = spec.with_model("other-model")
-        assert (changed.rollout.model_name, changed.rollout_capacity) == ("other-model", 3)
+        assert (changed.rollout.model_name, changed.rollout.capacity) == ("other-model", 3)
         assert changed.rollout.max_total_tokens == 99
         assert "--max-running-requests=3" in changed.rollout.extra_args
         assert changed.rollout.engine_id == spec.rollout.engine_id

@@ -45,13 +45,6 @@ from rose.runtime.scheduling.messages import BesideReport, EngineReport, HostFac
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RolloutModel:
-    engine: EngineSpec
-    capacity: int
-    kv_bytes_per_token: int
-
-
 def budgets(promised: ServingConfig | Terms) -> Budgets:
     classes = {
         item.priority: Budgets(round(item.ttft_budget_ms * 1e6), round(item.tpot_budget_ms * 1e6))
@@ -71,35 +64,26 @@ class AgentSpec:
     page: Path
     staging: Path
     rollout: EngineSpec | None
-    rollout_capacity: int
-    rollout_kv_bytes_per_token: int
     serving_engine_id: str | None
     serving_model: str
     serving_kv_bytes_per_token: int
     gateway_url: str
-    other_models: Mapping[str, RolloutModel] = field(default_factory=dict)
+    other_models: Mapping[str, EngineSpec] = field(default_factory=dict)
     agent_token: str = field(default="", repr=False)
     host: str | None = None
     host_facts: Callable[[], HostFacts] | None = None
 
     @property
-    def models(self) -> Mapping[str, RolloutModel]:
-        if self.rollout is None:
-            return {}
-        first = RolloutModel(
-            engine=self.rollout, capacity=self.rollout_capacity, kv_bytes_per_token=self.rollout_kv_bytes_per_token
-        )
-        return {self.rollout.model_name: first, **self.other_models}
+    def models(self) -> Mapping[str, EngineSpec]:
+        return {} if self.rollout is None else {self.rollout.model_name: self.rollout, **self.other_models}
+
+    @property
+    def rollout_kv_bytes_per_token(self) -> int:
+        return 0 if self.rollout is None else self.rollout.kv_bytes_per_token
 
     def with_model(self, name: str) -> AgentSpec:
-        model = self.models[name]
-        return dataclasses.replace(
-            self,
-            rollout=model.engine,
-            rollout_capacity=model.capacity,
-            rollout_kv_bytes_per_token=model.kv_bytes_per_token,
-            other_models={other: one for other, one in self.models.items() if other != name},
-        )
+        others = {other: engine for other, engine in self.models.items() if other != name}
+        return dataclasses.replace(self, rollout=self.models[name], other_models=others)
 
     def with_terms(self, terms: Terms) -> AgentSpec:
         coserving = self.coserving.model_copy(update=terms.coserving)
@@ -408,7 +392,7 @@ class DeviceAgent:
             token=None if engine.spec.door is None else engine.spec.door.token,
             borrowed=leasing is not None,
             alive=engine.alive and fault is None,
-            capacity=self._rollout_spec.rollout_capacity,
+            capacity=engine.spec.capacity,
             policy_version=version,
             lease_id=None if leasing is None else leasing.lease_id,
             lease_left_ns=None if state is None else max(0, state.expires_ns - monotonic_ns()),

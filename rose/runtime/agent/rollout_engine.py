@@ -175,7 +175,7 @@ class RolloutEngine:
         if self._engine_spec.orphan_s is None or (record := EngineRecord.read(page)) is None:
             return None
         for name, other in self.spec.other_models.items():
-            if adoption.spec_sha256(other.engine) == record.spec_sha256:
+            if adoption.spec_sha256(other) == record.spec_sha256:
                 self._become(name)
         engine = self._make(replace(self._engine_spec, port=record.port))
         reason = "it ended while it had no agent"

@@ -71,6 +71,8 @@ class EngineSpec:
     orphan_s: float | None = None
     door: Door | None = None
     overlap: bool = False
+    capacity: int = 1  # Requests at once.
+    kv_bytes_per_token: int = 0
 
     @property
     def url(self) -> str:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from rose import config
 from rose.clock import Anchor
-from rose.runtime.agent.agent import AgentSpec, DeviceAgent, RolloutModel
+from rose.runtime.agent.agent import AgentSpec, DeviceAgent
 from rose.runtime.agent.weights.sync import straight
 from rose.runtime.policy.slack import Budgets
 
@@ -21,8 +21,6 @@ def agent_spec(folder, gateway_url, rollout, *, pool="serving", kv_bytes=1 << 20
         page=folder / "page",
         staging=folder / "staging",
         rollout=rollout,
-        rollout_capacity=4,
-        rollout_kv_bytes_per_token=2,
         serving_engine_id="s0",
         serving_model="m",
         serving_kv_bytes_per_token=4,
@@ -31,8 +29,8 @@ def agent_spec(folder, gateway_url, rollout, *, pool="serving", kv_bytes=1 << 20
 
 
 def with_other(spec, name, **changes):
-    engine = replace(spec.rollout, model_name=name, **changes)
-    return replace(spec, other_models={name: RolloutModel(engine=engine, capacity=7, kv_bytes_per_token=4)})
+    engine = replace(spec.rollout, model_name=name, capacity=7, kv_bytes_per_token=4, **changes)
+    return replace(spec, other_models={name: engine})
 
 
 def agent_of(engine, folder, record, *, via=straight, gateway_url="http://127.0.0.1:1", **coserving):

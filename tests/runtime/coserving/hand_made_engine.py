@@ -124,7 +124,9 @@ class HandMadeEngine:
         self.staging.mkdir()
         self.page = ArbiterPage.create(folder / "page")
         url = "http://127.0.0.1:1"
-        self.spec = SimpleNamespace(engine_id="e0", model_name="tiny", door=None, outer_url=url, token_ids_only=False)
+        capacities = {"capacity": 4, "kv_bytes_per_token": 2}
+        names = {"engine_id": "e0", "model_name": "tiny", "outer_url": url}
+        self.spec = SimpleNamespace(**names, door=None, token_ids_only=False, **capacities)
         self.alive, self.url = True, "http://127.0.0.1:1"
         #: Verbs whose requests are taken and then forgotten, and what to do before one is passed on.
         self.deaf_to = set()

@@ -103,4 +103,6 @@ def stand_in_spec(folder: Path, engine_id: str = "r0") -> EngineSpec:
         max_total_tokens=100,
         plugin=PluginSettings("rollout", folder / "page", folder / "staging", gated=True),
         log=folder / f"{engine_id}.log",
+        capacity=4,
+        kv_bytes_per_token=2,
     )
