@@ -270,16 +270,13 @@ class RolloutEngine:
             self._accountant.started(monotonic_ns())
             return None
         spec = self._engine_spec
-        elsewhere = spec.elsewhere() if isinstance(error, AddressInUseError) else None
-        if elsewhere is not None:
+        if isinstance(error, AddressInUseError) and (elsewhere := spec.elsewhere()) is not None:
             self._renew(lambda spec: replace(spec, rollout=elsewhere))
             reason = f"its port {spec.port} was taken"
-        elif isinstance(error, EngineError):
-            reason = "it did not start"
         else:
-            reason = f"it did not start: {type(error).__name__}: {error}"
-        if elsewhere is None:
             self.unstarted = spec.model_name
+            why = "" if isinstance(error, EngineError) else f": {type(error).__name__}: {error}"
+            reason = f"it did not start{why}"
         self._end(engine, reason)
         return reason
 

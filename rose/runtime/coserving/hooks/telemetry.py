@@ -168,9 +168,6 @@ class ServingTelemetry(EngineTelemetry):
     def _decode_ns(self, requests: Sequence[Any], fewer: float = 1.0) -> int | None:
         return self.times.decode_ns(len(requests) / fewer, sum(map(context_tokens, requests)) / fewer)
 
-    def _knows_decode(self, requests: Sequence[Any]) -> bool:
-        return self.times.knows_decode(len(requests), sum(map(context_tokens, requests)))
-
     def _grant(self, batch: Any) -> None:
         page, now = self._page, monotonic_ns()
         lease = page.lease()
@@ -179,6 +176,7 @@ class ServingTelemetry(EngineTelemetry):
             return
         decodes = batch.forward_mode.is_decode()
         live = [request for request in batch.reqs if decodes and not request.finished()]
+        known = self.times.knows_decode(len(batch.reqs), sum(map(context_tokens, batch.reqs)))
         worked, work = page.rollout_worked_ns(now), page.get(Party.ROLLOUT, Field.WORK_NS)
         budgets = page.budgets()
         self._decodes += 1
@@ -188,7 +186,7 @@ class ServingTelemetry(EngineTelemetry):
                 ttft_budget_ns=budgets.ttft_min_ns,
                 live=[_live(request, budgets, now, worked, work) for request in live],
                 waiting=bool(self._view.waiting),
-                decode_ns=self._decode_ns(batch.reqs) if self._knows_decode(batch.reqs) else None,
+                decode_ns=self._decode_ns(batch.reqs) if known else None,
                 fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, credit.STRETCH_MAX)),
                 spread_ns=self.times.decode.spread_ns,
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),

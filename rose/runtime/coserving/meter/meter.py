@@ -116,14 +116,11 @@ class DeviceMeter:
                     self._gap(opened_ns, f"{self._unreadable}; it can be read again")
                     self._unreadable = None
                 self._until_ns = opened_ns
-                while True:
-                    last = self._stopping.wait(max(0.0, self._period_s - (monotonic_ns() - self._until_ns) / 1e9))
-                    if last and monotonic_ns() - self._until_ns < SHORTEST_S * 1e9:
-                        break
+                while not self._stopping.wait(max(0.0, self._period_s - (monotonic_ns() - self._until_ns) / 1e9)):
                     self._take(self._instrument.read())
                     pause_s = self._period_s
-                    if last:
-                        break
+                if monotonic_ns() - self._until_ns >= SHORTEST_S * 1e9:
+                    self._take(self._instrument.read())
             except Exception as error:  # the agent continues without its meter, whatever a driver does
                 reason = str(error) or type(error).__name__
                 if self._unreadable is None:
