@@ -17,16 +17,16 @@ WHERE database_name = 'ledger' AND NOT internal
 UNION ALL
 SELECT 'schema', schema_name, NULL
 FROM duckdb_schemas()
-WHERE database_name = 'ledger' AND NOT internal AND schema_name != 'main'
+WHERE database_name = 'ledger' AND NOT internal AND schema_name NOT IN ('main', 'internal')
 UNION ALL
 SELECT 'macro', schema_name || '.' || function_name, NULL
 FROM duckdb_functions()
 WHERE database_name = 'ledger' AND NOT internal
 UNION ALL
-SELECT 'comment', view_name, comment
+SELECT 'comment', if(schema_name = 'main', view_name, schema_name || '.' || view_name), comment
 FROM duckdb_views()
 WHERE database_name = 'ledger' AND NOT internal
 UNION ALL
-SELECT 'comment', table_name || '.' || column_name, comment
+SELECT 'comment', if(schema_name = 'main', '', schema_name || '.') || table_name || '.' || column_name, comment
 FROM duckdb_columns()
 WHERE database_name = 'ledger' AND NOT internal;

@@ -8,7 +8,7 @@ FROM (
         arg_min(device_id, at_us) AS device_id,
         max(expires_at_us) AS expires_at_us,
         bool_or(action IN ('released', 'preempted', 'expired')) AS closed
-    FROM stored_event
+    FROM internal.stored_event
     WHERE kind = 'lease' AND at_us >= getvariable('now_us')::BIGINT - 86400000000
     GROUP BY ALL
 )

@@ -1,8 +1,9 @@
 """The catalog: a DuckDB file with views and no data, so that a reader never meets a writer's lock.
 
-Its sources are `stored_event` (all segments), `unrolled_stored_event` (segments that are in no roll-up) and the
-roll-ups. Any user of the folder may replace the file. So `connect` compares all definitions, and rebuilds a catalog
-that differs."""
+All views are in the schema `internal`, where they read each other by name. The schema `main` shows other clients the
+documented views alone. The sources are `stored_event` (all segments), `unrolled_stored_event` (segments that are in no
+roll-up) and the roll-ups. Any user of the folder may replace the file. So `connect` compares all definitions, and
+rebuilds a catalog that differs."""
 
 import errno
 import functools
@@ -21,11 +22,11 @@ import duckdb
 import sql
 from rose.ledger.files import database, layout, rows, sources
 from rose.ledger.files.layout import LedgerError
-from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS
+from rose.ledger.files.rolled import ROLLUPS
 from rose.private_files import TemporaryFolder
 
-#: The public interface, in an order in which the views can be made.
-VIEWS = (
+#: The views in `sql/views`, in an order in which they can be made.
+_VIEWS = (
     "event",
     "run",
     "device",
@@ -53,27 +54,19 @@ VIEWS = (
     "access",
     *ROLLUPS,
 )
-INTERNAL = (
-    "writer_order",
-    "stored_event",
-    "unrolled_stored_event",
-    "retry",
-    "unrolled_retry",
-    "unrolled_event",
-    *(f"{made}_{name}" for name in ROLLUPS for made in ("rolled", "unrolled")),
-    f"rolled_{CLIENT_ID}",
-)
+#: The public interface.
+VIEWS = tuple(view for view in _VIEWS if view != "uncounted_time")
 #: Internal views of `sql/rollups`, in an order in which they can be made.
 _UNROLLED = ("retry", "unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
 STORAGE_VERSION = "v1.5.0"
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
 _DIGEST_BYTES = 32
-_INTERNAL_COMMENT = "Internal: a source of other views. "
 #: DuckDB gives the names after EXCLUDE in another order each time.
 _EXCLUDED = re.compile(r"(?<=EXCLUDE \()[^()]+(?=\))")
 #: By ledger: the selects and the file's SHA-256 of the last comparison, which takes as long as opening the catalog.
 _compared: dict[Path, tuple[dict[str, str], str]] = {}
 _canonical: dict[str, str] = {}
+_shown: dict[str, str] = {}
 
 Connection = duckdb.DuckDBPyConnection
 quoted = sources.quoted
@@ -90,7 +83,7 @@ def connect(root: Path | str) -> Connection:
         # A query reads the same files for each of its views, and most of a small file is its footer.
         connection.execute("SET parquet_metadata_cache = true")
         # Last: a catalog's definitions hide DuckDB's own, in the comparison too.
-        connection.execute("USE ledger")
+        connection.execute("USE ledger.internal")
     except BaseException as error:
         connection.close()
         if isinstance(error, duckdb.Error):
@@ -188,7 +181,7 @@ def faults(root: Path) -> tuple[list[str], list[str]]:
     try:
         with database.empty() as connection:
             connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
-            listed = "SELECT view_name, sql FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal"
+            listed = "SELECT view_name, sql FROM duckdb_views() WHERE schema_name = 'internal'"
             definitions = dict(connection.execute(listed).fetchall())
             place = sources.place(definitions.get("stored_event", "")) or root
             if not (wrong := _faults(connection, sources.selects(root, place=place))):
@@ -220,8 +213,6 @@ def comments(view: str) -> tuple[str, dict[str, str]]:
 
 @functools.cache
 def _comments(view: str) -> dict[str, str]:
-    if view in INTERNAL:
-        return {"": _INTERNAL_COMMENT}
     about, columns = comments(view)
     return {**comments("event")[1], **columns, "": about}
 
@@ -229,19 +220,22 @@ def _comments(view: str) -> dict[str, str]:
 def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
     if not _canonical:
         _canonical.update(_as_stored(connection, _bodies()))
-    expected = {**_canonical, **_as_stored(connection, selects)}
+        _shown.update(_as_stored(connection, {view: f"FROM internal.{view}" for view in VIEWS}))
+    expected = {f"internal.{name}": body for name, body in {**_canonical, **_as_stored(connection, selects)}.items()}
+    expected |= _shown
     problems, missing = [], dict(expected)
     for kind, name, definition in connection.execute(sql.read("checks/contents.sql")).fetchall():
         if kind == "comment":
             view, _, column = name.partition(".")
-            if view in expected and definition != _comments(view).get(column):
+            if definition != (_comments(view).get(column) if view in VIEWS else None):
                 problems.append(f"the comment on {name} differs from this version of ROSE")
             continue
         if kind != "view" or name not in expected:
             problems.append(f"{kind} {name} is foreign")
             continue
         del missing[name]
-        texts = [f"CREATE VIEW {text} AS {expected[name]};" for text in (name, f'"{name}"')]
+        schema, dot, view = name.rpartition(".")
+        texts = [f"CREATE VIEW {schema}{dot}{text} AS {expected[name]};" for text in (view, f'"{view}"')]
         if _ordered(definition.rstrip()) not in map(_ordered, texts):
             problems.append(f"view {name} differs from this version of ROSE for these files")
     return [*problems, *(f"view {name} is missing" for name in missing)]
@@ -261,19 +255,13 @@ def _ordered(text: str) -> str:
 @functools.cache
 def _bodies() -> dict[str, str]:
     unrolled = {name: sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql") for name in _UNROLLED}
-    return unrolled | {view: sql.view(view).partition(f"VIEW {view} AS")[2] for view in VIEWS}
+    return unrolled | {view: sql.view(view).partition(f"VIEW {view} AS")[2] for view in _VIEWS}
 
 
 def _build(root: Path, selects: dict[str, str]) -> bytes:
     own = {name: select for name, select in selects.items() if select != sources.no_roll_up(name)}
-
-    def fill(connection: Connection) -> None:
-        _make(connection, own)
-        for name in own:
-            connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
-
     try:
-        return _made(fill, _template())
+        return _made(lambda connection: _make(connection, own), _template())
     except OSError:
         # There is no room, or a source cannot be read: then this fails too, and names it.
         with database.empty() as reader:
@@ -295,14 +283,17 @@ def _fill_template(connection: Connection) -> None:
     _make(connection, {name: select for name, select in sources.of_nothing().items() if name not in daily})
     _make(connection, {name: _bodies()[name] for name in _UNROLLED})
     _make(connection, {name: sources.of_nothing()[name] for name in daily})
-    for view in VIEWS:
+    for view in _VIEWS:
         connection.execute(sql.view(view))
-    for view in (*INTERNAL, *VIEWS):
-        connection.execute(f"COMMENT ON VIEW {view} IS {quoted(_comments(view)[''])}")
-    named = "SELECT table_name, column_name FROM duckdb_columns() WHERE table_name IN (SELECT unnest(?))"
-    for view, column in connection.execute(named, [VIEWS]).fetchall():
+    for view in VIEWS:
+        connection.execute(f"CREATE VIEW main.{view} AS FROM internal.{view}")
+        connection.execute(f"COMMENT ON VIEW main.{view} IS {quoted(_comments(view)[''])}")
+    columns = (
+        "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'ledger' AND schema_name = 'main'"
+    )
+    for view, column in connection.execute(columns).fetchall():
         if text := _comments(view).get(column):
-            connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {quoted(text)}')
+            connection.execute(f'COMMENT ON COLUMN main.{view}."{column}" IS {quoted(text)}')
     connection.execute("COMMIT")
 
 
@@ -332,10 +323,11 @@ def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> byt
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:
             connection.execute(f"{attach} (STORAGE_VERSION {quoted(STORAGE_VERSION)})")
+            connection.execute("CREATE SCHEMA ledger.internal")
         else:
             path.write_bytes(start)
             connection.execute(attach)
-        connection.execute("USE ledger")
+        connection.execute("USE ledger.internal")
         fill(connection)
         connection.execute("CHECKPOINT ledger")  # Closing a connection hides that its file is incomplete.
         connection.execute("USE memory")

@@ -28,10 +28,10 @@ class View:
 def read() -> list[View]:
     from rose.ledger.files import catalog, layout
 
-    views = "SELECT view_name, coalesce(comment, '') FROM duckdb_views() WHERE database_name = 'ledger'"
+    views = "SELECT view_name, coalesce(comment, '') FROM duckdb_views() WHERE schema_name = 'main'"
     columns = (
         "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() "
-        "WHERE database_name = 'ledger' ORDER BY table_name, column_index"
+        "WHERE database_name = 'ledger' AND schema_name = 'main' ORDER BY table_name, column_index"
     )
     with tempfile.TemporaryDirectory() as folder, catalog.connect(layout.create(Path(folder) / "ledger")) as connection:
         about = dict(connection.execute(views).fetchall())

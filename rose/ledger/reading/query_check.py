@@ -30,7 +30,7 @@ _TABLE_REFERENCES = frozenset(
     {"BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN", "PIVOT", "SHOW_REF", "SUBQUERY", "TABLE_FUNCTION"}
 )
 #: Schemas that may qualify a view. The catalog is attached as `ledger`.
-_QUALIFIERS: tuple[list[str], ...] = ([], ["main"], ["ledger"], ["ledger", "main"])
+_QUALIFIERS: tuple[list[str], ...] = ([], ["main"], ["internal"], ["ledger"], ["ledger", "main"])
 
 _ALLOWED = (
     "Allowed is exactly one SELECT over the ledger's views "

@@ -2,7 +2,7 @@
 -- of range, a broken rule, or without a value that its kind needs, because no sum can use it. Contradictions are an
 -- `event_id` that comes again with other content, of which all views show only the first, and time that is accounted
 -- for already or in which the device was not there. A program that writes with `rose` writes none; those of other
--- programs may hold some. The row itself is in `stored_event`.
+-- programs may hold some. The row itself is in `internal.stored_event`.
 --
 -- event_time: When it happened, UTC, to the microsecond; NULL where `at_us` is no time.
 -- at_us: When it happened as it stands there, UTC microseconds since the Unix epoch; it may be no time at all.

@@ -71,14 +71,15 @@ def change_files(root, data):
 
 
 def edit_views(root, data):
-    view = data.draw(st.sampled_from((*catalog.VIEWS, "stored_event", "unrolled_stored_event", "rolled_daily_event")))
+    internal = ("device_slice", "stored_event", "unrolled_stored_event", "rolled_daily_event")
+    view = data.draw(st.sampled_from((*catalog.VIEWS, *(f"internal.{name}" for name in internal))))
     statement = data.draw(
         st.sampled_from(
             [
                 f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {view} WHERE false",
                 f"CREATE OR REPLACE VIEW {view} AS SELECT 1 AS x",
                 f"DROP VIEW {view}",
-                f"CREATE TABLE t_{view} AS SELECT 1 AS x",
+                f"CREATE TABLE {view}_ AS SELECT 1 AS x",
                 "CREATE MACRO count(x) AS 42",
                 "CREATE MACRO make_timestamp(x) AS NULL::TIMESTAMP",
                 "CREATE MACRO read_parquet(x, union_by_name := true) AS TABLE SELECT 1 AS x",

@@ -93,11 +93,13 @@ ACTS = {
     ),
     "a view replaced": (
         sql_statement("CREATE OR REPLACE VIEW power AS SELECT * FROM event WHERE false"),
-        "view power is not",
+        "view power differs",
     ),
     "events filtered in the source": (
-        sql_statement("CREATE OR REPLACE VIEW stored_event AS FROM unrolled_stored_event WHERE kind != 'power'"),
-        "view stored_event is not",
+        sql_statement(
+            "CREATE OR REPLACE VIEW internal.stored_event AS FROM internal.unrolled_stored_event WHERE kind != 'power'"
+        ),
+        "view internal.stored_event differs",
     ),
     "a macro in the place of a function": (sql_statement("CREATE MACRO sum(x) AS 42"), "macro main.sum is foreign"),
     "a macro in the place of what the comparison asks": (
@@ -106,15 +108,15 @@ ACTS = {
     ),
     "a view described as another": (
         sql_statement("COMMENT ON VIEW device_slice IS 'never billed'"),
-        "the comment on device_slice is not",
+        "the comment on device_slice differs",
     ),
     "a column described as another": (
         sql_statement("COMMENT ON COLUMN device_slice.rollout_ns IS 'never billed'"),
-        "the comment on device_slice.rollout_ns is not",
+        "the comment on device_slice.rollout_ns differs",
     ),
     "a column described no more": (
         sql_statement("COMMENT ON COLUMN device_slice.rollout_ns IS NULL"),
-        "the comment on device_slice.rollout_ns is not",
+        "the comment on device_slice.rollout_ns differs",
     ),
     "a table": (sql_statement("CREATE TABLE paid AS SELECT 1 AS x"), "table main.paid is foreign"),
     "a schema": (sql_statement("CREATE SCHEMA other; CREATE VIEW other.power AS SELECT 1"), "schema other is foreign"),

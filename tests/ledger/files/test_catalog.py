@@ -144,3 +144,11 @@ def test_a_child_that_is_forked_makes_a_catalog_and_ends(tmp_path):
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert ask(tmp_path / "child", "SELECT count(*) FROM event") == [(0,)]
+
+
+def test_another_client_sees_the_documented_views_alone_and_reads_each(root):
+    with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
+        assert {name for (name,) in client.execute("SHOW TABLES").fetchall()} == set(catalog.VIEWS)
+        counts = {view: client.execute(f"SELECT count(*) FROM {view}").fetchall() for view in catalog.VIEWS}
+        assert (counts["event"], counts["lease"], counts["turn"]) == ([(1,)], [(1,)], [(0,)])
+        assert client.execute("SELECT lease_id FROM internal.stored_event").fetchall() == [("l",)]

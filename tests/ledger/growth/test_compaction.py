@@ -221,7 +221,7 @@ def test_a_compaction_whose_catalog_finds_no_room_leaves_the_old_one_and_all_it_
         for _ in range(2):
             with pytest.raises(LedgerError, match="No space left on device; make room"):
                 compact(Ledger(root), grace_s=0)
-            seen = client.execute("SELECT count(*) FROM stored_event WHERE writer = 'w'").fetchone()
+            seen = client.execute("SELECT count(*) FROM internal.stored_event WHERE writer = 'w'").fetchone()
             assert seen == (len(before),), "nothing is removed that the catalog in place reads"
     refusing = False
     compact(Ledger(root), grace_s=0)
