@@ -6,7 +6,6 @@ import functools
 import itertools
 import os
 import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,6 +92,8 @@ app.add_typer(jobs_app(_planned), name="jobs", rich_help_panel=_LEDGER)
 
 def _show_version(show: bool) -> None:
     if show:
+        from importlib import metadata
+
         echo(metadata.version("rose-serving"))
         raise typer.Exit
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rose.errors import UserError
 
+STATE = Path("~/.local/state/rose")
 TOKEN_CHARACTERS_MIN = 16
 _DIFFERENT_MIN = 6
 

@@ -406,7 +406,7 @@ class FleetConfig(Section):
         description="Payers: `team` for rollouts, `serving_team` for serving, as in "
         '{ team = "research", serving_team = "chat" }; exports have other tags unchanged.',
     )
-    state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
+    state: PathText = Field(default=private_files.STATE, description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(
         default=[], description="Several hosts, as `[[host]]` tables, not `host`. The first has controller and ledger."
     )

@@ -162,7 +162,10 @@ def reload_command(config: FileOption) -> None:
 
 
 def _find(url: str | None, token: str | None, config: Path | None) -> ControllerClient:
-    from rose import config as configuration
     from rose.runtime.service.console import find
 
-    return find(url, token, None if config is None else configuration.load(config))
+    if config is None:
+        return find(url, token, None)
+    from rose import config as configuration  # This import takes longer than all the rest.
+
+    return find(url, token, configuration.load(config))

@@ -1,5 +1,7 @@
 """Calls the controller of a fleet over HTTP, and shows its answers as tables."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -8,13 +10,13 @@ import urllib.parse
 import urllib.request
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from rose.config import FleetConfig
+from rose import private_files
 from rose.errors import UserError
 from rose.http_calls import authorization
 from rose.runtime import places
@@ -22,6 +24,9 @@ from rose.runtime.errors import DeploymentError
 from rose.runtime.service import local_ray, memory
 from rose.runtime.service.fabric import listens
 from rose.terminal import styled
+
+if TYPE_CHECKING:
+    from rose.config import FleetConfig
 
 _TIMEOUT_S = 10.0
 
@@ -80,7 +85,7 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
     if config is not None:
         folders = [places.state_folder(config)]
     else:
-        base = FleetConfig.model_fields["state"].default.expanduser()
+        base = private_files.STATE.expanduser()
         folders = sorted(path.parent for path in base.glob(f"*/{memory.FILE}"))
     fleets = [(folder, remembered) for folder in folders if (remembered := memory.read(folder)) is not None]
     if len(fleets) > 1:

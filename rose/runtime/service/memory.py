@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rose import private_files
-from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime.places import hosts_by_device, make_state, state_folder
 
 if TYPE_CHECKING:
+    from rose.config import FleetConfig
     from rose.runtime.scheduling.messages import Terms
 
 FILE = "fleet.json"  # In a fleet's state folder on its first host.
@@ -166,6 +166,8 @@ _ADOPTED = {
 
 def recorded(remembered: Remembered) -> FleetConfig | None:
     """Return the fleet file of the fleet run, or None if this version of ROSE cannot read it."""
+    from rose.config import FleetConfig
+
     try:
         file = json.loads(remembered.config_json)
         file["gateway"]["token"] = remembered.gateway_token

@@ -128,6 +128,16 @@ def test_status_names_the_model_of_each_engine_and_run_if_there_are_several(url)
     assert "tiny" not in rose("status", "--url", url, "--token", TOKEN).split("\n", 1)[1]
 
 
+def test_status_and_drain_do_not_import_the_configuration(url):
+    for command in ("['status']", "['drain', '--all']", "['drain', '--all', '--undo']"):
+        code = (
+            "import sys; from rose import cli\n"
+            f"cli.app([*{command}, '--url', '{url}', '--token', '{TOKEN}'], standalone_mode=False)\n"
+            "sys.exit('rose.config' in sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
 def test_a_device_is_drained_and_lent_again(url):
     rose("drain", "d0", "--reason", "new driver", "--url", url, "--token", TOKEN)
     assert "drained: new driver" in rose("status", "--url", url, "--token", TOKEN)
