@@ -219,6 +219,9 @@ class ArbiterPage:
         self._map = mmap.mmap(descriptor, _BYTES)
         self.inode = stat.st_ino
         self._taken: set[Party] = set()
+        # What was read last: most reads find the same words again, and to make a record takes longer than to compare.
+        self._lease: tuple[list[int], LeaseTerms] = [], LeaseTerms()
+        self._budgets: tuple[list[int], Budgets] = [], Budgets(0, 0)
         words = np.frombuffer(self._map, dtype=np.int64)
         self._sections = [words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS] for i in range(len(Party))]
         self._spans = [_Ring(one, Field.HEAD, one[_RING_AT:], _WORDS_PER_SPAN) for one in self._sections]
@@ -376,7 +379,11 @@ class ArbiterPage:
     def lease(self) -> LeaseTerms:
         """Return the lease in force, or terms that lend nothing."""
         words = self._take(Party.AGENT, Block.LEASE)
-        return LeaseTerms() if words is None else _record(LeaseTerms, words)
+        if words is None:
+            return LeaseTerms()
+        if self._lease[0] != words:
+            self._lease = words, _record(LeaseTerms, words)
+        return self._lease[1]
 
     def set_terms(self, budgets: Budgets, max_prompt_tokens: int, memory: KvMemory) -> None:
         words = [budgets.ttft_ns, budgets.tpot_ns]
@@ -388,8 +395,11 @@ class ArbiterPage:
     def budgets(self) -> Budgets:
         """Return serving's budgets. Without any, every token is due at once, so nothing is lent."""
         words = self._take(Party.AGENT, Block.BUDGETS) or [0, 0]
-        classes = zip(words[2::3], words[3::3], words[4::3], strict=False)
-        return Budgets(*words[:2], classes={priority: Budgets(*times) for priority, *times in classes if all(times)})
+        if self._budgets[0] != words:
+            classes = zip(words[2::3], words[3::3], words[4::3], strict=False)
+            promises = {priority: Budgets(*times) for priority, *times in classes if all(times)}
+            self._budgets = words, Budgets(*words[:2], classes=promises)
+        return self._budgets[1]
 
     def max_prompt_tokens(self) -> int:
         words = self._take(Party.AGENT, Block.TERMS)

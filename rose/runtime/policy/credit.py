@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
+from typing import NamedTuple
 
 from rose.runtime.policy.slack import Hold, LeaseTerms
 from rose.runtime.policy.steptime import LinearFit
@@ -69,8 +70,7 @@ class Interference:
         return known
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRequest:
+class LiveRequest(NamedTuple):  # A large batch makes many in each step.
     elapsed_ns: int | None  # Since its first token; None before it.
     lent_ns: int  # Time of rollouts while serving rested, since then.
     work_ns: int

@@ -40,7 +40,7 @@ FACTS = CreditFacts(
     interference=Interference(),
     now_ns=NOW,
 )
-YOUNG = replace(FACTS.live[0], elapsed_ns=40 * MS)
+YOUNG = FACTS.live[0]._replace(elapsed_ns=40 * MS)
 
 _requests = st.builds(
     LiveRequest,
@@ -111,7 +111,7 @@ def test_more_of_either_knob_never_gives_less(facts, stretch, share):
 
 @given(_permissive, st.integers(0, 3), st.integers(0, 500 * MS))
 def test_tightening_one_live_request_s_budget_never_gives_more(facts, index, by_ns):
-    live = [replace(one, due_ns=one.due_ns - by_ns * (place == index)) for place, one in enumerate(facts.live)]
+    live = [one._replace(due_ns=one.due_ns - by_ns * (place == index)) for place, one in enumerate(facts.live)]
     for tight in (replace(facts, live=live), replace(facts, ttft_budget_ns=facts.ttft_budget_ns - by_ns)):
         assert grant(tight).work_ns <= grant(facts).work_ns
 
@@ -135,10 +135,10 @@ def test_no_stretch_or_no_share_is_the_rule_without_credit(facts):
         ({"others": True}, Hold.INTERFERENCE),
         ({"interference": Interference(paused_until_ns=NOW + 1)}, Hold.INTERFERENCE),
         ({"control": True}, Hold.CONTROL),
-        ({"live": [*FACTS.live, replace(FACTS.live[0], due_ns=NOW + 5 * MS)]}, Hold.DECODE_SLACK),
+        ({"live": [*FACTS.live, FACTS.live[0]._replace(due_ns=NOW + 5 * MS)]}, Hold.DECODE_SLACK),
         ({"ttft_budget_ns": 0}, Hold.NEXT_REQUEST),
         ({"largest_prefill_ns": 500 * MS}, Hold.NEXT_REQUEST),
-        ({"live": [replace(FACTS.live[0], work_ns=200 * MS), *FACTS.live]}, Hold.STRETCH),
+        ({"live": [FACTS.live[0]._replace(work_ns=200 * MS), *FACTS.live]}, Hold.STRETCH),
     ],
 )
 def test_a_credit_is_refused_where_it_could_harm_and_says_why(changes, limit):
@@ -157,7 +157,7 @@ def test_a_credit_is_what_the_tightest_limit_pays_for():
 
 def test_before_its_first_token_a_request_gives_what_its_budget_leaves_or_nothing():
     new = LiveRequest(elapsed_ns=None, lent_ns=0, work_ns=0, due_ns=NOW + 100 * MS)
-    beside = replace(FACTS, live=[new, replace(new, elapsed_ns=1_000 * MS)])
+    beside = replace(FACTS, live=[new, new._replace(elapsed_ns=1_000 * MS)])
     assert grant(beside) == Credit(0, 0, Hold.STRETCH)
     credit = grant(replace(beside, lease=replace(LEASE, stretch=100.0)))
     assert (credit.work_ns, credit.limit) == (round((100 - 8) * MS / FACTOR_GUESSED), Hold.DECODE_SLACK)

@@ -35,9 +35,9 @@ class RequestLog:
         self._page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def token(self, request: Any, now_ns: int) -> None:
-        last_ns = last_token_ns(request, now_ns)
-        if now_ns - last_ns > getattr(request, _LONGEST_GAP, 0):
-            setattr(request, _LONGEST_GAP, now_ns - last_ns)
+        gap_ns = now_ns - getattr(request, _LAST_TOKEN, now_ns)
+        if gap_ns > getattr(request, _LONGEST_GAP, 0):
+            setattr(request, _LONGEST_GAP, gap_ns)
         setattr(request, _LAST_TOKEN, now_ns)
 
     def ended(self, request: Any, first_ns: int | None, *, status: int | None = None) -> bool:

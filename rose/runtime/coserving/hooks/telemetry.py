@@ -133,6 +133,7 @@ class ServingTelemetry(EngineTelemetry):
         self._usual_tokens = 0
         self._counts = {"finished": 0, "alone": 0, "lending": 0}
         self._said_ns = 0
+        self._said_at_end = False  # whether the load was written at a step's end, and nothing arrived since
         self._lent = False
         self._busy = False
         self._claim = KvClaim(page)
@@ -158,19 +159,13 @@ class ServingTelemetry(EngineTelemetry):
         if clean:
             self._learn(batch, max(1, length_ns - excluded_ns))
         elif beside and batch.forward_mode.is_decode() and self.times.decode.fitted:
-            alone_ns = self._decode_ns(batch.reqs)
+            alone_ns = self.times.decode_ns(len(batch.reqs), sum(map(context_tokens, batch.reqs)))
             assert alone_ns is not None, "it is fitted"
             delay_ns = length_ns - excluded_ns - alone_ns
             self._interference = self._interference.observe(beside, delay_ns, self.times.decode.spread_ns, now)
             self._delayed_ns += delay_ns
             page.set(Party.SERVING, Field.DELAYED_NS, self._delayed_ns)
             page.set(Party.SERVING, Field.FACTOR_PPM, round(self._interference.factor * 1e6))
-
-    def _decode_ns(self, requests: Sequence[Any], fewer: float = 1.0) -> int | None:
-        return self.times.decode_ns(len(requests) / fewer, sum(map(context_tokens, requests)) / fewer)
-
-    def _knows_decode(self, requests: Sequence[Any]) -> bool:
-        return self.times.knows_decode(len(requests), sum(map(context_tokens, requests)))
 
     def _grant(self, batch: Any) -> None:
         page, now = self._page, monotonic_ns()
@@ -181,7 +176,9 @@ class ServingTelemetry(EngineTelemetry):
         decodes = batch.forward_mode.is_decode()
         live = [request for request in batch.reqs if decodes and not request.finished()]
         worked, work = page.rollout_worked_ns(now), page.get(Party.ROLLOUT, Field.WORK_NS)
-        budgets = page.budgets()
+        budgets, times = page.budgets(), self.times
+        requests, context = len(batch.reqs), sum(map(context_tokens, batch.reqs))
+        fewer = min(lease.stretch, credit.STRETCH_MAX)
         self._decodes += 1
         grant = credit.grant(
             credit.CreditFacts(
@@ -189,10 +186,10 @@ class ServingTelemetry(EngineTelemetry):
                 ttft_budget_ns=budgets.ttft_min_ns,
                 live=[_live(request, budgets, now, worked, work) for request in live],
                 waiting=bool(self._view.waiting),
-                decode_ns=self._decode_ns(batch.reqs) if self._knows_decode(batch.reqs) else None,
-                fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, credit.STRETCH_MAX)),
-                spread_ns=self.times.decode.spread_ns,
-                largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
+                decode_ns=times.decode_ns(requests, context) if times.knows_decode(requests, context) else None,
+                fewer_decode_ns=times.decode_ns(requests / fewer, context / fewer),
+                spread_ns=times.decode.spread_ns,
+                largest_prefill_ns=times.prefill_ns(page.max_prompt_tokens()),
                 layer_ns=page.get(Party.ROLLOUT, Field.LAYER_NS),
                 room_in_memory=self._room_in_memory(lease),
                 others=page.get(Party.AGENT, Field.OTHERS) > 0,
@@ -240,7 +237,9 @@ class ServingTelemetry(EngineTelemetry):
                     self._note_prompt(len(request.origin_input_ids))
                 self.requests.arrived(new, now)
                 self._note_arrival(new[0])
-        self.say()
+        if not self._said_at_end or self._view.waiting:
+            self.say()
+        self._said_at_end = False
         if self._claim.due:
             self._want(monotonic_ns())
             self._claim.wait()
@@ -275,6 +274,7 @@ class ServingTelemetry(EngineTelemetry):
         for request in batch.reqs:
             self._note_token(request, now, worked)
         self.say(batch.reqs)
+        self._said_at_end = True
         if self._begun and not self._computes_in_launch:
             self._grant(self._next)
 
@@ -340,7 +340,7 @@ class ServingTelemetry(EngineTelemetry):
             if not request.finished() and request not in held_off
         ]
         worked = page.rollout_worked_ns(now)
-        decode_ns = self.times.decode_ns(len(running), sum(context_tokens(request) for request in running))
+        decode_ns = self.times.decode_ns(len(running), sum(map(context_tokens, running)))
         room = self._room_ns(running, now, worked, decode_ns or 0, lease.regret_share)
         wanted = bool(self._begun or waiting) or (bool(running) and room < page.get(Party.ROLLOUT, Field.PREEMPT_NS))
         self._set_wanted(wanted, now)
