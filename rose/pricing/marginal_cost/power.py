@@ -95,7 +95,10 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
             how.append(f"{device_class}: {_explained(meter)}")
             continue
         if meter is not None and device_class not in {figure.device_class for figure in book.power}:
-            return absent(f"{device_class}: {_explained(meter)}")
+            most_usd = Fraction(meter.leased_mw_ns, 1000 * NS_PER_S) * max(rate or 0 for rate in rates)
+            return absent(
+                f"{device_class}: {_explained(meter)}; it costs at least $0 and at most ${float(most_usd):.6g}"
+            )
         figure, points, cost = book.power_of(device_class), load_points(book), Fraction(0)
         for row in (row for row in lent if row["device_class"] == device_class):
             for segment, times in stretches.divide(row, "ns", "base_ns", "busy_ns"):

@@ -110,6 +110,8 @@ def test_a_meter_without_enough_withheld_windows_does_not_tell(windows: int) -> 
     unknown = energy([lent(10 * S, 2 * S, 7 * S)], [leased(10)], by_class, bare)
     assert (unknown.usd, unknown.basis) == (0, "absent")
     assert f"{WINDOWS_MIN - windows} more would tell" in str(unknown.unknown)
+    # All that was read: 900 s of 500 W, at PUE 1.25 and $0.10 per kWh.
+    assert "$0.015625" in str(unknown.unknown)
 
 
 def test_a_price_that_covers_the_energy_charges_none() -> None:
