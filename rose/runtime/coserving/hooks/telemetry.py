@@ -17,7 +17,7 @@ from rose.runtime.policy.steptime import StepTimes, attended
 
 _FIRST_TOKEN = "_rose_first_token"
 _WORKED = "_rose_worked_ns"
-_QUIET_NS = 100_000_000  # while nothing is lent, the load is written only this often
+_QUIET_NS = 100_000_000  # while rollouts do not need the load, it is written only this often
 _USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
 
@@ -136,6 +136,7 @@ class ServingTelemetry(EngineTelemetry):
         self._said_at_end = False  # whether the load was written at a step's end, and nothing arrived since
         self._lent = False
         self._busy = False
+        self._wanted = False  # in the last load
         self._claim = KvClaim(page)
         self.requests = RequestLog(page)
         self._interference = credit.Interference()
@@ -329,7 +330,11 @@ class ServingTelemetry(EngineTelemetry):
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
         waiting = self._view.waiting
-        if not lent and now - self._said_ns < _QUIET_NS and self._stays_busy(just_stepped):
+        # While another step is launched already, rollouts look at the credit alone.
+        quiet = self._wanted and bool(self._begun) if lent else self._stays_busy(just_stepped)
+        if quiet and now - self._said_ns < _QUIET_NS:
+            if lent:
+                self._say_memory()
             self._set_wanted(bool(self._begun or waiting), now)
             self._claim.look(lease, now)
             return
@@ -342,7 +347,9 @@ class ServingTelemetry(EngineTelemetry):
         worked = page.rollout_worked_ns(now)
         decode_ns = self.times.decode_ns(len(running), sum(map(context_tokens, running)))
         room = self._room_ns(running, now, worked, decode_ns or 0, lease.regret_share)
-        wanted = bool(self._begun or waiting) or (bool(running) and room < page.get(Party.ROLLOUT, Field.PREEMPT_NS))
+        self._wanted = wanted = bool(self._begun or waiting) or (
+            bool(running) and room < page.get(Party.ROLLOUT, Field.PREEMPT_NS)
+        )
         self._set_wanted(wanted, now)
         self._say_memory()
         self._claim.look(lease, now)

@@ -439,3 +439,18 @@ def test_credit_ends_when_a_request_arrives_while_the_scheduler_computes(page):
         assert page.get(Party.SERVING, Field.CREDIT_NS) == 5 * MS, "who let go of the page does not write to it"
     finally:
         context.destroy(linger=0)
+
+
+def test_while_step_follows_step_memory_is_written_at_each_and_the_load_at_intervals(page, clock):
+    lend(page)
+    serving = Serving(page, overlap=True)
+    serving.serve(Request("r", new_tokens=1000), turns=4)
+    load, serving.scheduler.held = page.serving_load(), 77
+    clock.now_ns += MS
+    serving.loop.turn()
+    assert page.get(Party.SERVING, Field.KV_TOKENS_USED) == 77
+    assert load.wanted
+    assert page.serving_load() == load
+    clock.now_ns += 100 * MS
+    serving.loop.turn()
+    assert page.serving_load().next_token_due_ns > load.next_token_due_ns
