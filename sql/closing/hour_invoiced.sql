@@ -6,6 +6,7 @@ SELECT
     kind, writer, seq, at_us, nullif(rl_run_id, run_id) AS rl_run_id, route, policy_version, wire_bytes,
     t0_ns, t1_ns, power_mw
 FROM event
+ANTI JOIN uncounted_time USING (writer, seq)
 WHERE run_id = getvariable('run_id')
   AND provenance = getvariable('provenance')
   AND device_id = getvariable('device_id')

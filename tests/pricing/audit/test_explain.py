@@ -145,6 +145,17 @@ def test_what_a_device_did_before_it_changed_within_the_hour_is_not_of_what_it_b
     assert sum("tokens of the hour's turns" in text for text in sums(made_of)) == 2
 
 
+def test_time_that_counts_nowhere_is_in_no_explanation(write_ledger: Any) -> None:
+    made = [run(), device("joined", 0), slice_(0, serving=1800), power(0, 1800, KILOWATT_MW), device("left", 1800)]
+    root = write_ledger(made)
+    before = explain(Ledger(root), HOUR, test_tenures.BOOK)
+    again = [slice_(60, idle=60), slice_(1800, idle=60), power(60, 120, KILOWATT_MW)]
+    write_ledger(again, root=root, writer="late")
+    explained = explain(Ledger(root), HOUR, test_tenures.BOOK)
+    assert (explained.amount, explained.faults) == (before.amount, before.faults) == (before.amount, [])
+    assert explained.rows == before.rows
+
+
 def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any) -> None:
     """Serving, rollout, and serving again: its time as serving is divided once, and its energy rounded once."""
     made = [
