@@ -21,9 +21,7 @@ DeleteOption = Annotated[bool, typer.Option("--delete", help="Have archived even
 ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
 AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send the alerts of this file.")]
 
-jobs_app = typer.Typer(
-    help="Background jobs that keep a ledger small and checked, and report on it.", no_args_is_help=True
-)
+jobs_app = typer.Typer(help="Background jobs that keep a ledger small and checked, and report.", no_args_is_help=True)
 
 
 @jobs_app.command()
@@ -84,21 +82,16 @@ def serve(
 
 
 def planned_jobs(
-    archive_to: str | None,
-    archive_after: str | None,
-    delete: bool,
-    price_book: str | None,
-    reports: Path | None,
-    alerts: Path | None,
+    to: str | None, after: str | None, delete: bool, book: str | None, reports: Path | None, alerts: Path | None
 ) -> dict[str, Job]:
     from rose.ledger.upkeep.jobs import Settings
     from rose.pricing.jobs import planned
 
     settings = Settings(
-        archive_to=archive_to,
-        archive_after_days=None if archive_after is None else common.seconds(archive_after) / 86_400,
+        archive_to=to,
+        archive_after_days=None if after is None else common.seconds(after) / 86_400,
         archive_delete=delete,
-        price_book=price_book,
+        price_book=book,
         reports=None if reports is None else reports.expanduser().resolve(),
         alerts=None if alerts is None else alerts.expanduser().resolve(),
     )
@@ -106,10 +99,7 @@ def planned_jobs(
 
 
 def _named(name: str, planned: dict[str, Job]) -> Job:
-    needs = {
-        "archive": "needs --archive-to and --archive-after",
-        "report": "needs --reports",
-        "alerts": "needs --alerts",
-    }
+    needs = {"archive": "--archive-to and --archive-after", "report": "--reports", "alerts": "--alerts"}
     known = ", ".join(dict.fromkeys([*planned, *needs]))
-    return planned.get(name) or common.fail(f"job {name!r} {needs.get(name, f'is not known; the jobs are {known}')}")
+    why = f"needs {needs[name]}" if name in needs else f"is not known; the jobs are {known}"
+    return planned.get(name) or common.fail(f"job {name!r} {why}")
