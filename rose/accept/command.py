@@ -39,7 +39,7 @@ def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, f
         run_stages(chosen, report, gpu=gpu, ended=ended)
     except KeyboardInterrupt:
         code = _INTERRUPTED
-        echo("stopped: the report has the stages before", err=True)
+        echo("stopped: the report has the stages that had ended", err=True)
     report.show()
     if file is not None and report.detail.get("stages"):
         echo(f"written to {file}", err=True)
@@ -73,5 +73,5 @@ def _usable(gpu: int | None) -> int | None:
     except ImportError:
         count = 0
     if gpu is not None and not 0 <= gpu < count:
-        raise UserError(f"GPU {gpu} is missing, torch can use {count}: change --gpu")
+        raise UserError(f"there is no GPU {gpu}, torch can use {count} GPUs: change --gpu")
     return gpu if gpu is not None else (0 if count else None)

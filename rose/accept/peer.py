@@ -9,11 +9,11 @@ from typing import Any, Literal, Self
 
 
 class PeerError(RuntimeError):
-    """An error: the other process failed, ended, or did not answer in time."""
+    """The other process failed, ended, or did not answer in time."""
 
 
 class Peer:
-    """A process with the object `make(its end of the pipe, *arguments)`. It ends with this Peer or its parent."""
+    """A process with the object `make(its end of the pipe, *arguments)`. It ends when this Peer or its parent ends."""
 
     def __init__(
         self,

@@ -23,12 +23,12 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 class SkippedError(Exception):
-    """An error: this host cannot run the stage. The message says why, and how to change that."""
+    """This host cannot run the stage. The message says why, and how to change that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A module with a function `measure(scope, report)`. With `takes_rest`, it also gets the time that was left."""
+    """A module with a function `measure(scope, report)`. With `takes_rest`, it also gets the time that others left."""
 
     name: str
     seconds: float
@@ -68,7 +68,7 @@ class Scope:
 
 @dataclass(slots=True)
 class StageReport(Report):
-    """The outcome of a stage, saved to `file` after every change. Without `skipped` and `failed`, the stage ended."""
+    """The outcome of a stage, saved to `file` after every change. A stage without `skipped` and `failed` ended well."""
 
     file: Path = Path()
     facts: dict[str, Any] = field(default_factory=dict)

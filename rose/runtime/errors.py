@@ -12,7 +12,7 @@ class DeploymentError(UserError):
 
 
 class FolderError(UserError, OSError):
-    """A folder that the fleet file names cannot be made or used."""
+    """A folder named in the fleet file cannot be made or used."""
 
 
 class PartDiedError(Exception):

@@ -54,7 +54,7 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """The KV pools and memory parts on a fleet's devices. A device has room for one rollout model at a time."""
+    """The KV pools and the other memory on a fleet's devices. A device has room for one rollout model at a time."""
 
     config: FleetConfig
     serving_models: Mapping[str, Path]
@@ -85,7 +85,7 @@ class MemoryPlan:
         return kv_bytes_per_token(self.rollout_models[rollout.model], _dtype(device))
 
     def serving_tokens(self, device: DeviceConfig) -> int:
-        """Return the serving pool's size: from the file, else from `kv_bytes` on a GPU, fixed on CPU cores."""
+        """Return the serving pool's tokens: by default what `kv_bytes` hold on a GPU, or a constant on CPU cores."""
         tokens = self.config.serving_on(device).max_total_tokens
         if tokens is not None:
             return tokens
@@ -94,7 +94,7 @@ class MemoryPlan:
         return device.kv_bytes // self.serving_bytes_per_token(device)
 
     def rollout_tokens(self, device: DeviceConfig, rollout: RolloutConfig) -> int:
-        """Return the rollout pool's size: on a lent device a lease's most, on a dedicated device all of `kv_bytes`."""
+        """Return the rollout pool's tokens: by default a lease's most on a lent device, or else all of `kv_bytes`."""
         if rollout.max_total_tokens is not None:
             return rollout.max_total_tokens
         if device.gpu is None:
@@ -119,14 +119,16 @@ class MemoryPlan:
         return parts
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
-        """Raises DeviceMemoryError if the GPU lacks room for a rollout model or for one token."""
+        """Raises DeviceMemoryError if the GPU lacks room for a rollout model or for one token of a pool."""
         if device.gpu is None:
             return
         for table, rollout in self.config.rollouts.items():
             pools = {"serving": self.serving_tokens(device), table: self.rollout_tokens(device, rollout)}
             for role, tokens in pools.items():
                 if tokens < 1 and (role == table or device.pool == "serving"):
-                    raise DeviceMemoryError(f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no {role} token")
+                    raise DeviceMemoryError(
+                        f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no {role} token: raise it"
+                    )
             if device.pool != "serving" or more_ranks(self.config.serving_on(device).extra_args) is None:
                 self._check_room(device, rollout, free_bytes)
 
@@ -142,12 +144,12 @@ class MemoryPlan:
         )
         raise DeviceMemoryError(
             f"device {device.id!r}: {_gib(free_bytes)} GiB are free on GPU {device.gpu}, and {_gib(needed)} GiB are "
-            f"needed{self._with(rollout)}, in GiB: {listed}. Lower kv_bytes ({device.kv_bytes}) or max_total_tokens, "
-            "or end what else is on that GPU"
+            f"needed{self._with(rollout)}. In GiB: {listed}. Lower kv_bytes ({device.kv_bytes}) or max_total_tokens, "
+            "or end other programs on that GPU"
         )
 
     def memory_fraction(self, device: DeviceConfig, rollout: RolloutConfig, name: str, free_bytes: int) -> float:
-        """Return `--mem-fraction-static`; SGLang leaves its rest to graphs and activations. Raises ValueError."""
+        """Return `--mem-fraction-static`. SGLang uses the rest for graphs and activations. Raises ValueError."""
         for part in self.parts(device, rollout):
             if part.name == name:
                 share = 1.0 - part.workspace_bytes / max(1, free_bytes)
@@ -173,7 +175,7 @@ def trainer_device(config: FleetConfig) -> DeviceConfig | None:
 
 
 def free_memory(gpus: Sequence[int]) -> dict[int, int]:
-    """Return the free bytes of each GPU, asked in a separate process. Raises DeviceMemoryError."""
+    """Return the free bytes of each GPU, as a separate process sees them. Raises DeviceMemoryError."""
     command = [sys.executable, "-c", _ASK_FREE, *map(str, gpus)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)

@@ -45,7 +45,7 @@ def route(origin: HostConfig, destination: HostConfig) -> str:
 
 
 def route_to(config: FleetConfig, host: str, url: str) -> str:
-    """Return the priced kind of route from a host to a server. An unknown server counts as the first host."""
+    """Return the kind of route from a host to a server, which has a price. Unknown servers count as the first host."""
     by_address = {known.address: known for known in hosts(config)}
     here = next(known for known in hosts(config) if known.name == host)
     return route(here, by_address.get(urlsplit(url).hostname, hosts(config)[0]))
@@ -60,7 +60,7 @@ def state_folder(config: FleetConfig) -> Path:
 
 
 def ledger(config: FleetConfig) -> Path:
-    """Return the ledger's path on the first host, or the path of another host's spool."""
+    """Return the ledger's path on the first host, or the spool's path on another host."""
     return config.ledger.expanduser().resolve()
 
 
@@ -75,7 +75,7 @@ def make_state(folder: Path) -> None:
 
 
 def make_ledger(config: FleetConfig) -> Path:
-    """Return the path of the ledger, made if it is missing. Raises FolderError."""
+    """Return the path of the ledger. Make the ledger if it is missing. Raises FolderError."""
     try:
         return layout.create(ledger(config))
     except LedgerError as error:

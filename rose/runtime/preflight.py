@@ -76,8 +76,8 @@ def notice(config: FleetConfig) -> str | None:
     if not _stand_ins(config):
         return None
     return (
-        "STAND-IN KERNELS: SGLang's are not installed, and engines on GPUs run plain torch and Triton in their place "
-        f"({gpu.NATIVE_KERNELS}=1). It shows that mechanisms work; no time of this fleet is SGLang's. Not for "
+        "STAND-IN KERNELS: SGLang's kernels are not installed, and engines on GPUs run plain torch and Triton instead "
+        f"({gpu.NATIVE_KERNELS}=1). This shows that the mechanisms work, but not how fast SGLang is. Not for "
         "production"
     )
 
@@ -99,7 +99,7 @@ def _check_devices(config: FleetConfig) -> None:
             continue
         missing = sorted(set(device.cores) - available)
         if missing:
-            raise PreflightError(f"device {device.id!r}: cores {missing} are not available, but {sorted(available)}")
+            raise PreflightError(f"device {device.id!r}: cores {missing} are not available: use {sorted(available)}")
 
 
 def require_gpu(index: int, what: str, way_out: str) -> None:
@@ -184,7 +184,7 @@ def _check_trace(config: FleetConfig) -> None:
 
 
 def check_archive(config: FleetConfig) -> None:
-    """Raises PreflightError if this host sees that `archive.to` cannot be used."""
+    """Raises PreflightError if this host can tell that `archive.to` cannot be used."""
     from rose.ledger.growth import archive
 
     if config.archive.to is not None:

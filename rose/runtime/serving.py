@@ -1,4 +1,4 @@
-"""Serving engines: an owner's are attached and left as before, ROSE's own are started and ended."""
+"""Runs serving engines: an owner's are attached and in the end released, ROSE's own are started and ended."""
 
 import os
 import time
@@ -50,7 +50,7 @@ class ServingEngines:
         return self._urls[device_id]
 
     def launch(self) -> None:
-        """Start the engines without an owner, from a thread that lives as long as they do."""
+        """Start the engines that have no owner. Call this from a thread that lives as long as the engines do."""
         for device_id, process in list(self._processes.items()):
             try:
                 process.launch()
@@ -58,7 +58,7 @@ class ServingEngines:
                 self._move(device_id, error)
 
     def wait_ready(self, tend: Callable[[], None]) -> None:
-        """Wait until the started engines are ready, while calling `tend`. Raises EngineError, or an error of `tend`."""
+        """Wait until started engines are ready. Calls `tend` meanwhile. Raises EngineError, or an error of `tend`."""
         if not self._processes:
             return
         waiting = ThreadPoolExecutor(len(self._processes), thread_name_prefix="rose-serving")
@@ -80,7 +80,7 @@ class ServingEngines:
         self._ready = True
 
     def check(self) -> None:
-        """Reattach owners' engines without a page. Raises DeploymentError if an engine of ROSE died."""
+        """Attach owners' engines that lost their page. Raises DeploymentError if one of ROSE's own engines died."""
         for process in self._processes.values() if self._ready else ():
             if not process.alive:
                 raise DeploymentError(f"{process.spec.engine_id} died. See {process.spec.log}:\n{process.log_tail()}")
@@ -91,7 +91,7 @@ class ServingEngines:
             self._looked = time.monotonic()
 
     def attach(self, tend: Callable[[], None] = lambda: None) -> None:
-        """Attach owners' engines to their pages, while calling `tend`. Raises AttachError, or an error of `tend`."""
+        """Attach owners' engines to their pages. Calls `tend` meanwhile. Raises AttachError, or an error of `tend`."""
         for device in self._owned:
             OwnedEngine(device.url, self._token).attach(device.page, tend)
         self._looked = time.monotonic()

@@ -2,7 +2,7 @@
 
 
 def weights_name(run_id: str, version: int) -> str:
-    """Return `RUN/7` for version 7 of a run, or `7` without a run. No two runs share a name."""
+    """Return the name `RUN/7` for version 7 of a run, or `7` without a run. No two runs share a name."""
     return f"{run_id}/{version}" if run_id else str(version)
 
 

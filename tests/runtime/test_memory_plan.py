@@ -122,7 +122,7 @@ def test_a_gpu_without_room_is_named_with_what_is_free_and_what_each_part_takes(
     plan(made, model).check(made.device[0], 112 * GIB)
 
     given = fleet(serving={"max_total_tokens": 500_000})
-    with pytest.raises(DeviceMemoryError, match="or max_total_tokens, or end what else is on"):
+    with pytest.raises(DeviceMemoryError, match="or max_total_tokens, or end other programs on"):
         plan(given, model).check(given.device[0], 79 * GIB)
 
 
@@ -140,7 +140,7 @@ def test_a_device_has_room_for_each_rollout_model_and_the_one_that_does_not_fit_
     memory.check(lent, max(needed))
     with pytest.raises(DeviceMemoryError) as caught:
         memory.check(lent, max(needed) - 1)
-    assert "needed with rollout model 'large', in GiB" in str(caught.value)
+    assert "needed with rollout model 'large'. In GiB" in str(caught.value)
     trainer = [memory.parts(own, rollout)[-1].weights_bytes for rollout in made.rollouts.values()]
     assert trainer == [8 * weights_bytes(large)] * 2, "whichever model is trained there"
 

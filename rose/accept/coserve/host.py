@@ -33,7 +33,7 @@ _PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as the device. `tokens` is the size of each KV pool. `graph_batch_max` is the largest captured batch."""
+    """A GPU as the device. `tokens` is the size of each KV pool, `graph_batch_max` the largest batch captured."""
 
     index: int
     tokens: int = 65536
@@ -48,7 +48,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The cores of a host. `device` is empty with a GPU. `host` are the cores for other work."""
+    """The cores of a host. `device` is empty if the device is a GPU. `host` are the cores for other work."""
 
     device: tuple[int, ...]
     host: tuple[int, ...]
@@ -59,12 +59,12 @@ class Cores:
         if gpu is not None:
             return cls((), tuple(cores))
         if len(cores) < 2:
-            raise UserError(f"two CPU cores are needed, and this process may use {cores} alone: give it another")
+            raise UserError(f"two CPU cores are needed, and this process may use only {cores}: give it one more")
         return cls((cores[0],), (cores[1],))
 
 
 class Engine(EngineProcess):
-    """An engine in its parent's session, because Linux ignores niceness between sessions (sched_autogroup)."""
+    """An engine in the session of its parent, because Linux ignores niceness between sessions (sched_autogroup)."""
 
     def launch(self) -> None:
         with self.spec.log.open("wb") as log:

@@ -32,7 +32,7 @@ class Policy:
 
     @property
     def core_share(self) -> float:
-        """Return the rollout engine's share of a contended core, by the kernel's scheduling weights."""
+        """Return the rollout engine's share of a core that both engines want, by the kernel's scheduling weights."""
         weight = _IDLE_WEIGHT if self.scheduling == os.SCHED_IDLE else _WEIGHT / 1.25**self.nice
         return weight / (weight + _WEIGHT)
 
@@ -92,7 +92,7 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the lease, then read the rest of the rings. A second call does nothing."""
+        """End the lease, then read the rest of the page's rings. A second call does nothing."""
         if self._thread is None:
             return
         self._stopping.set()

@@ -1,4 +1,4 @@
-"""Rounds and their figures. Each round has one policy, and all rounds have the same arrivals."""
+"""Plays rounds and computes their figures. Each round has one policy, and all rounds have the same arrivals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TTFT_RATIO, _TTFT_MARGIN_MS = 1.05, 3.0  # Beside rollouts a first token may ta
 
 
 class DeviceTime(TypedDict):
-    """Device time of a round, in ns. Serving, rollout, headroom and idle sum to the length."""
+    """Device time of a round, in ns. The sum of serving, rollout, headroom and idle is the round's length."""
 
     length_ns: int
     serving_ns: int

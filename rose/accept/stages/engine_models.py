@@ -1,4 +1,4 @@
-"""Makes checkpoints without weights for stages with engines, and versions with random weights."""
+"""Makes, for stages with engines, checkpoints without weights and versions with random weights."""
 
 import json
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ def _of(block: torch.Tensor, size: tuple[int, ...], start: int) -> torch.Tensor:
 
 
 def sizes_of(shape: PolicyShape, *, fused: bool = False) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of the parameters as Hugging Face names them, or `fused` as an engine does."""
+    """Return the sizes of the parameters by Hugging Face's names or, if `fused`, by an engine's names."""
     hidden, inner = shape.hidden_size, shape.intermediate_size
     queries, keys = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
     attention, mlp = {"q": queries, "k": keys, "v": keys}, {"gate": inner, "up": inner}

@@ -139,7 +139,9 @@ def _shape_that_fits(scope: Scope) -> PolicyShape:
         needed = 2 * (2 * engine_models.parameter_count(shape) + pool + _ENGINE_BYTES)
         if needed < free * 0.85:
             return shape
-    raise SkippedError(f"GPU {scope.gpu} has {free / 2**30:.0f} GiB free, too little for two engines: free some of it")
+    raise SkippedError(
+        f"GPU {scope.gpu} has only {free / 2**30:.0f} GiB free for two engines: end other programs there"
+    )
 
 
 class Parts:
@@ -293,7 +295,7 @@ def kill_rollout(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) 
 
 
 def kill_serving(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) -> None:
-    """Kill the serving engine under traffic. Once the page says so, no rollout step may begin."""
+    """Kill the serving engine under traffic. Once the page says that serving is gone, no rollout step may begin."""
     host = scene.host
     with _killed(scene, SERVING, arrivals) as (keeper, killed_ns):
         deadline_s = time.monotonic() + _GONE_MAX_S

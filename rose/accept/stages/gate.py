@@ -87,7 +87,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def free_core(report: StageReport) -> int:
-    """Return the least busy core. This process leaves that core if it can."""
+    """Return the least busy core. If possible, this process leaves that core."""
     import psutil
 
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -244,7 +244,7 @@ def layers_left(rounds: Iterable[Round], layers: int) -> int:
 
 
 def slice_error_ns(slices: Sequence[DeviceSlice], began_ns: int, ended_ns: int, anchor: Anchor) -> int:
-    """Return how many ns of [began_ns, ended_ns) the slices miss: wrong sums, gaps and both ends."""
+    """Return by how many ns the slices of [began_ns, ended_ns) are wrong: wrong sums, gaps, and errors at both ends."""
     edges = [anchor.utc_ns(began_ns), *(edge for part in slices for edge in (part.t0_ns, part.t1_ns))]
     edges.append(anchor.utc_ns(ended_ns))
     gaps_ns = sum(abs(after - before) for before, after in list(pairwise(edges))[::2])

@@ -1,4 +1,4 @@
-"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate around plain layers."""
+"""The processes of the stages `gate` and `beside`: the real page, plugin and gate, with plain layers for a model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Layer(torch.nn.Module):
 
 
 class Stack(torch.nn.Module):
-    """Layers like those of a transformer. A GPU uses bf16. Call `size` before `step`."""
+    """Layers like those of a transformer, in bf16 on a GPU. Call `size` before `step`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Stack(torch.nn.Module):
             done.synchronize()
 
     def launch(self) -> Any:
-        """Start a step. On a GPU, queue it and return its end event. On CPU cores, compute it and return None."""
+        """Start a step. On a GPU, queue the step and return its end event. On CPU cores, compute it and return None."""
         with torch.inference_mode():
             value = self._tokens
             for layer in self.layers:
@@ -136,7 +136,7 @@ class LayerEnds:
         self._events.append(event)
 
     def unfinished(self, wish_ns: int) -> int:
-        """Return how many layers a GPU has not finished, or how many ended on CPU cores after `wish_ns`."""
+        """Return how many layers a GPU has not finished or, on CPU cores, how many ended after `wish_ns`."""
         if self.on_cores:
             return sum(ended_ns > wish_ns for ended_ns in self._ended_ns)
         return sum(not event.query() for event in self._events)
@@ -240,7 +240,7 @@ class View(SchedulerView):
 
 
 class Step(NamedTuple):
-    """A serving step, in monotonic ns. It is due once its request arrived and the step before it ended."""
+    """A serving step, in monotonic ns. It is due once its request has arrived and the previous step has ended."""
 
     due_ns: int
     begin_ns: int
@@ -253,14 +253,14 @@ class Yield(NamedTuple):
 
 
 class BusyStep(NamedTuple):
-    """The time since the end of the step before, and the rollouts' work in that time."""
+    """The time since the end of the previous step, and the rollouts' work in that time."""
 
     length_ns: int
     work_ns: int
 
 
 class Wish(NamedTuple):
-    """The time from the end of credit to a layer at full speed, and serving's delay half a step later."""
+    """The time from the end of credit until a layer ran at full speed, and serving's delay half a step later."""
 
     full_speed_ns: int
     delay_ns: int
@@ -347,7 +347,7 @@ class Serving:
     def play_busy(
         self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool
     ) -> tuple[list[BusyStep], list[Wish]]:
-        """Compute decode steps back to back, with credit for `work_ns` beside each (None: the policy decides)."""
+        """Compute decode steps without pauses, with credit for `work_ns` beside each (None: the policy decides)."""
         layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
         self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
@@ -381,7 +381,7 @@ class Serving:
         return True
 
     def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> int:
-        """Wait for the oldest step and return when it ended. Give credit if a decode step follows."""
+        """Wait for the oldest step, and return when it ended. Give credit if the next step is a decode step."""
         batch, done = launched.popleft()
         if done is not None:
             done.synchronize()

@@ -1,4 +1,4 @@
-"""The device's power meter: `power` events have no gaps, and energy agrees with power."""
+"""Tests the device's power meter: `power` events have no gaps, and the energy counter agrees with readings of power."""
 
 import os
 import time
@@ -20,7 +20,7 @@ _SETTLING_NS = 1_500_000_000  # Time of a card to reach its clocks under a new l
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Rest for a third of the time, then work. Only steady work is compared."""
+    """Let the device rest for a third of the time, then work. Only steady work is compared."""
     seconds = min(9.0, scope.seconds / 2)
     events: list[Power] = []
 

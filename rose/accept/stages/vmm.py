@@ -57,11 +57,11 @@ def _card(scope: Scope, report: StageReport, sizes: Sizes) -> CudaMemory:
         raise SkippedError(f"no virtual memory management here: {error}")
     report.fact("granularity, bytes", memory.granularity)
     if sizes.piece_bytes % memory.granularity:
-        raise SkippedError(f"pieces of this card are {memory.granularity} bytes, not {sizes.piece_bytes}")
+        raise SkippedError(f"pieces of this card have {memory.granularity} bytes, not {sizes.piece_bytes}")
     free, needed = memory.free_bytes(), 2 * sizes.moved_bytes + sizes.spare_bytes
     report.fact("free at the start, bytes", free)
     if free < needed:
-        raise SkippedError(f"the stage needs {needed} bytes of the card, and {free} are free: end what uses them")
+        raise SkippedError(f"the stage needs {needed} bytes of the card, and {free} are free: end other programs")
     return memory
 
 
@@ -194,7 +194,7 @@ class _Taker:
         return self._taken.mapped_bytes
 
     def check(self) -> int:
-        """Write a number into each piece, and return how many pieces hold theirs."""
+        """Write a number into each piece, and return how many pieces contain their number."""
         assert self._taken is not None, "nothing was taken"
         tensor = self._taken.tensor((self._pieces, self._piece_bytes // 4), torch.int32)
         numbers = torch.arange(self._pieces, dtype=torch.int32, device=self._memory.device)

@@ -1,4 +1,4 @@
-"""Publishes, fetches and writes new weights in place while a model steps. On CPU cores the model is smaller."""
+"""Publishes and fetches new weights, and writes them in place while a model (smaller on CPU cores) steps."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class LiveModel:
                 path.unlink()
                 return answer
             time.sleep(_POLL_S)
-        raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s (steps: {self._failed or 'running'})")
+        raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s; steps: {self._failed or 'running'}")
 
     def sums(self, tensors: dict[str, torch.Tensor]) -> list[int]:
         return [int(integers(tensors[name]).sum(dtype=torch.int64)) for name in self.parameters]
@@ -279,7 +279,7 @@ class _Run:
         self._report.claim("weights: pause / time of the bytes over the bus", worst, "x", _PAUSE_TARGET, "lower")
 
     def flip_a_bit(self) -> None:
-        """Flip one bit in device memory. The audit must then name the tensor."""
+        """Flip one bit in device memory. The audit must then name the tensor that has the bit."""
         manifest = self._manifest
         assert manifest is not None, "a version was brought in"
         (self._engine.staging / f"held-{manifest.version}.json").write_bytes(manifest.to_bytes())

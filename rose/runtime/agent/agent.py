@@ -153,7 +153,7 @@ HELD_NS_MAX = 250_000_000
 
 
 class DeviceAgent:
-    """The agent of one device, which joins the fleet unless it has a predecessor (`before`)."""
+    """The agent of one device. It joins the fleet, unless it takes over from a predecessor (`before`)."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class DeviceAgent:
         self._control.start()
 
     def stop(self, *, leave: bool = False) -> None:
-        """End the lease and, unless `leave`, the engine and the device's membership. Safe to call twice."""
+        """End the lease. Unless `leave`, also end the engine and the device's membership. Safe to call twice."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -531,7 +531,7 @@ class DeviceAgent:
         self._take_back(reason)
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record a sync in the device's time, because later leases are charged for it."""
+        """Record a sync also in the device's time, because later leases are charged for it."""
         self._note(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:

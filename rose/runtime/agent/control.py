@@ -1,4 +1,4 @@
-"""Talks with the gateway, which holds each heartbeat until there is news."""
+"""Exchanges heartbeats with the gateway, which holds each heartbeat until there is news."""
 
 import http.client
 import logging
@@ -75,7 +75,7 @@ class Control:
         return True
 
     def take_back(self, engine_id: str, reason: str) -> int:
-        """Have the gateway take all turns off an engine. Return how many (0: the gateway is silent)."""
+        """Have the gateway take all turns off an engine. Return how many turns (0 if the gateway does not answer)."""
         try:
             return self._client.preempt(PreemptRequest(engine_id=engine_id, kv_tokens=None, reason=reason)).requests
         except (OSError, http.client.HTTPException, ValueError):

@@ -41,7 +41,7 @@ class HostAgent:
             device.thread.start()
 
     def stop(self, *, leave: bool = False) -> set[str]:
-        """End all agents and return the devices that ended properly. With `leave`, engines stay. Safe to call twice."""
+        """End all agents. Return the devices whose agents ended properly. `leave` keeps engines. Safe to call twice."""
         if self._devices:
             with ThreadPoolExecutor(len(self._devices), thread_name_prefix="rose-stop") as pool:
                 list(pool.map(lambda device: device.stop(leave=leave), self._devices.values()))
@@ -130,7 +130,7 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """Return the last lease. Without the fleet's leases, count from a random number, so that names stay unique."""
+        """Return the last lease. If the fleet's leases are not here, count from a random number: names stay unique."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

@@ -1,4 +1,4 @@
-"""Keeps a rollout engine on a device: takes one over or starts one, and restarts it with growing waits."""
+"""Keeps a rollout engine on a device: takes one over or starts one, and restarts it after waits that grow."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def rollout_event(
 
 
 class RolloutEngine:
-    """Keeps one rollout engine at a time, in a thread that lives as long as the engine. An engine that was left is
-    taken over if its spec is equal. On a lent GPU, the engine starts after serving."""
+    """Keeps one rollout engine at a time, in a thread that lives as long as the engine. An engine that a former agent
+    left is taken over if its spec is the same. On a lent GPU, the engine starts after serving."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class RolloutEngine:
         self._thread.start()
 
     def stop(self, *, leave: bool = False) -> bool:
-        """End the engine, unless `leave` keeps it. Return whether it was alive. Safe to call twice."""
+        """End the engine, unless `leave` keeps it. Return whether the engine was alive. Safe to call twice."""
         self._leaving |= leave
         self._stopping.set()
         if leave and self._newest is not None:
@@ -322,7 +322,7 @@ class RolloutEngine:
 
 
 def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
-    """End the lease that a device's last agent left open. Raises LedgerError, or UserError for a member."""
+    """End a lease that the last agent left open. Raises LedgerError, or UserError if the device is still a member."""
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:

@@ -1,4 +1,4 @@
-"""The clock, accounts and leases that an agent takes over. Only the ledger tells what is accounted for."""
+"""The clock, accounts and leases that an agent takes over. Only the ledger says which time is accounted for."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _LATELY_US = 86_400_000_000  # a day: only this part of a long ledger is read, u
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """The state of former agents, who accounted for the time until `until_ns` (monotonic). `leases` ended since."""
+    """The state of former agents, who accounted for the time until `until_ns` (monotonic). `leases` ended after it."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
@@ -49,7 +49,7 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
-    """Return the clock of this device's agents from boot on, never behind the ledger. Raises OSError or LedgerError."""
+    """Return the clock of this device's agents since boot, never behind the ledger. Raises OSError or LedgerError."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
     with _reading(ledger, f"how far the clock of device {device_id} has come") as connection:
@@ -113,7 +113,7 @@ def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
     except LedgerError:
         raise
     except Exception as error:
-        raise LedgerError(f"the ledger at {ledger} does not tell {wanted}: {error}") from error
+        raise LedgerError(f"cannot read from the ledger at {ledger} {wanted}: {error}") from error
 
 
 def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -> tuple[int, int, bool, str] | None:

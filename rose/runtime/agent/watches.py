@@ -1,4 +1,4 @@
-"""Watches a device's serving engine, the errors of predicted step times, and serving's last minute."""
+"""Watches a device's serving engine, the errors of predicted step times, and what serving did in the last minute."""
 
 from __future__ import annotations
 

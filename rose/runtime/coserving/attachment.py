@@ -1,4 +1,4 @@
-"""An engine's report: for its device in `<page>.<role>.json`, for its owner in `/server_info`."""
+"""What an engine reports about itself: to its device in `<page>.<role>.json`, to its owner in `/server_info`."""
 
 from __future__ import annotations
 

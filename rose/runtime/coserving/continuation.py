@@ -1,5 +1,5 @@
-"""Continues a turn in a new request, whose last input ids are the earlier output. SGLang treats it as retracted, so
-stop strings, grammars, penalties and limits count these ids."""
+"""Continues a turn in a new request, whose last input ids are the turn's earlier output. SGLang treats the request as
+retracted, so stop strings, grammars, penalties and limits count the earlier output."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def made_before(request: Any) -> int:
 
 
 def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Turn the last input ids into output ids, if the request says so."""
+    """Turn the request's last input ids into output ids, if its custom parameters say so."""
     from sglang.srt.utils.weight_versions import WeightVersionEvent
 
     params, ids = request.sampling_params.custom_params, request.origin_input_ids
@@ -51,7 +51,7 @@ def before_prefill(request: Any) -> None:
 
 
 def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Count the earlier output in penalties. With the overlap schedule, SGLang counts a step late."""
+    """Count the earlier output in penalties. With the overlap schedule, SGLang counts a step's tokens one step late."""
     import torch
 
     orchestrator = batch.sampling_info.penalizer_orchestrator
@@ -72,7 +72,7 @@ def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> No
 
 
 def later_spans(spans: Any, *_args: Any, current_version: str, **_kwargs: Any) -> Any:
-    """Return spans of weight versions, counted from the answer's first token."""
+    """Return the spans of weight versions, with positions counted from the answer's first token."""
     from sglang.srt.utils.weight_versions import WeightVersionSpan
 
     made, later = spans[0].end, spans[1:]

@@ -1,7 +1,7 @@
 """The arbiter page: a file in shared memory that connects a device's two engines and their agent.
 
-Each party locks and writes a section until it dies. A single fact is an aligned 8-byte word, stored in one write.
-Blocks and ring records have checksums. Times are this host's monotonic ns."""
+Each party locks a section and writes it until the party's process ends. A single fact is an aligned 8-byte word, stored
+in one write. Blocks and ring records have checksums. Times are this host's monotonic ns."""
 
 from __future__ import annotations
 
@@ -202,14 +202,14 @@ class _Ring:
 
 
 class ArbiterPage:
-    """A mapped page, which is never shortened: `create` replaces a page of another version with a new file."""
+    """A mapped page. Its file is never shortened: `create` replaces a page of another version with a new file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             descriptor = private_files.open_file(path, users=page_users())
         except NotPrivateError as error:
-            raise PageError(f"{error}. A page has to be of the user of this process, or of {_PAGE_USER}") from None
+            raise PageError(f"{error}. A page must belong to the user of this process, or to {_PAGE_USER}") from None
         self._file = os.fdopen(descriptor, "r+b")
         if (stat := os.fstat(descriptor)).st_size != _BYTES:
             self._file.close()
@@ -228,7 +228,7 @@ class ArbiterPage:
 
     @classmethod
     def create(cls, path: Path) -> ArbiterPage:
-        """Return the agent's page. Raises PageError if another agent has it, or OSError without room."""
+        """Return the agent's page. Raises PageError if another agent has the page, or OSError if there is no room."""
         private_files.make(path.parent)
         try:
             page = cls(path)
@@ -251,7 +251,7 @@ class ArbiterPage:
 
     @classmethod
     def attach(cls, path: Path, party: Party) -> ArbiterPage:
-        """Return an agent's page with `party`'s section taken. Raises PageError or OSError."""
+        """Take `party`'s section of an agent's page, and return the page. Raises PageError or OSError."""
         page = cls(path)
         if (stat := os.fstat(page._file.fileno())).st_blocks * 512 < stat.st_size:
             os.posix_fallocate(page._file.fileno(), 0, stat.st_size)
@@ -276,7 +276,7 @@ class ArbiterPage:
         self.set(party, Field.MAGIC, MAGIC)
 
     def alive(self, party: Party) -> bool:
-        """Return whether a process, in any PID namespace, holds the section."""
+        """Return whether a process, in any PID namespace, holds the section of `party`."""
         if self._file.closed:
             return False
         answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, party, 1))
@@ -337,7 +337,7 @@ class ArbiterPage:
         return record
 
     def write_span(self, party: Party, record: SpanRecord) -> None:
-        """Add a span before the open span is cleared: readers may see it twice, but never miss it."""
+        """Add a span before the open span is cleared: readers may see this time twice, but never miss it."""
         self._spans[party].write((record.kind, record.start_ns, record.end_ns, record.aux, record.latency_ns))
 
     def drain(self, party: Party, tail: int) -> tuple[list[SpanRecord], int, int]:
@@ -365,8 +365,8 @@ class ArbiterPage:
         return max(0, self.get(party, Field.WORK_NS) - self.get(party, Field.WORK_OPENED_NS))
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Return until when a rollout step surely had the device. A core that serving took counts as taken until the
-        step looks at the page again."""
+        """Return the time until which a rollout step surely had the device. A core that serving took counts as taken
+        until the step looks at the page again."""
         wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
         unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
         return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns
@@ -391,7 +391,7 @@ class ArbiterPage:
         self._put(Party.AGENT, Block.TERMS, [max_prompt_tokens, *_words(memory)])
 
     def budgets(self) -> Budgets:
-        """Return serving's budgets. Without any, every token is due at once, so nothing is lent."""
+        """Return serving's budgets. Without budgets, every token is due at once, so nothing is lent."""
         words = self._take(Party.AGENT, Block.BUDGETS) or [0, 0]
         if self._budgets[0] != words:
             classes = zip(words[2::3], words[3::3], words[4::3], strict=False)
@@ -414,11 +414,11 @@ class ArbiterPage:
         )
 
     def serving_wants(self) -> int:
-        """Return since when serving wants the device, or 0. Every layer calls this, so it reads one word."""
+        """Return since when serving wants the device, or 0. Every layer calls this, so it reads only one word."""
         return int(self._sections[Party.SERVING][Field.WANTED_SINCE_NS])
 
     def credit_ns(self, now_ns: int) -> int:
-        """Return how much work rollouts may still begin beside serving's steps."""
+        """Return how much more work, in ns, rollouts may begin beside serving's steps."""
         serving = self._sections[Party.SERVING]
         if now_ns >= serving[Field.CREDIT_UNTIL_NS]:
             return 0
@@ -442,7 +442,7 @@ class ArbiterPage:
         return None if words is None else _record(CutRecord, words)
 
     def rollout_worked_ns(self, now_ns: int) -> int:
-        """Return rollouts' total device time, including a living engine's step in progress."""
+        """Return rollouts' total device time, with the step in progress if the engine is alive."""
         worked = self.get(Party.ROLLOUT, Field.WORKED_NS)
         open_since = self.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         stepping = open_since and self.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT

@@ -1,5 +1,5 @@
-"""The plugin inside SGLang (entry point `sglang.srt.plugins`), which hooks every server's scheduler. Serving is only
-observed."""
+"""The plugin inside SGLang (entry point `sglang.srt.plugins`). It hooks the scheduler of every server, and only
+observes serving."""
 
 import logging
 import os
@@ -116,7 +116,7 @@ class _Attach:
     def validate(self, key: str, value: Any) -> None:
         # Any client may send this. Any other error would end the scheduler, and with it serving.
         if not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())) or value < RELEASE:
-            raise self._rejected(f"{key} must be a page's number, or below 0 to let go, not {value!r}")
+            raise self._rejected(f"{key} must be a page's number, or negative to release the page, not {value!r}")
 
     def apply(self, _key: str, value: Any) -> None:
         self._plugin.attach(int(value))
@@ -177,7 +177,7 @@ def _gated() -> bool:
 
 
 def _load_model(answer: Any, runner: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """Hook a gated engine's layers before graphs are captured, so that graphs contain the gate."""
+    """Hook the layers of a gated engine before graphs are captured, so that the graphs contain the gate."""
     if _gated():
         if str(runner.device) == "cuda":
             add_layer_hooks(runner.model, before_each_layer(_between_layers))
@@ -225,7 +225,7 @@ def register() -> None:
 
 
 def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
-    """Return a text about missing hooks, or None. SGLang itself only logs them."""
+    """Return a text that names missing hooks, or None. SGLang itself only logs them."""
     import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry
 

@@ -1,4 +1,4 @@
-"""Questions to a rollout engine's plugin. They are sent as `/generate` requests, which reach all ranks at the same
+"""Asks a rollout engine's plugin questions. They are sent as `/generate` requests, which reach all ranks at the same
 point of their loops, and are answered with an abort."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _QUESTION = re.compile(r"rose-(?:(prepare|commit|audit|confirm)-([0-9]{1,18})|en
 
 
 def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]:
-    """Return a request's body. `about` is a policy version or, for "end", a request's id."""
+    """Return the body of a question's request. `about` is a policy version or, for "end", the id of a request."""
     return {
         "rid": f"rose-{verb}-{about}-{uuid.uuid4().hex}",
         "input_ids": [0],
@@ -32,7 +32,7 @@ def unrecorded_id() -> str:
 
 
 def parse_question(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:
-    """Return (verb, subject), or None for any other request."""
+    """Return (verb, subject) if a request's id carries a question of ROSE, else None."""
     if (match := _QUESTION.fullmatch(client_id(request_id))) is None:
         return None
     return (cast(Verb, match[1]), match[2]) if match[1] else ("end", match[3])

@@ -15,7 +15,7 @@ _FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT
 
 
 class StepAbandonedError(Exception):
-    """A step is given up between two layers."""
+    """The step is given up between two layers."""
 
 
 class SchedulerView:
@@ -34,14 +34,14 @@ class SchedulerView:
 
     @property
     def knocked(self) -> bool:
-        """Return whether something waits to be received; False if unknown."""
+        """Return whether a message waits to be received; False if unknown."""
         import zmq
 
         return self._socket is not None and bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
 
     @property
     def arrivals_file(self) -> int | None:
-        """Return a descriptor that any thread may watch: it is readable when something arrives."""
+        """Return a descriptor that any thread may watch. It becomes readable when a message arrives."""
         import zmq
 
         return None if self._socket is None else int(self._socket.getsockopt(zmq.FD))
@@ -52,7 +52,7 @@ class SchedulerView:
         return socket if hasattr(socket, "getsockopt") else None
 
     def own_compiled(self) -> None:
-        """Queue requests with compiled grammars only in `queue_compiled`. SGLang would prefill them past the gate."""
+        """Let only `queue_compiled` queue requests with compiled grammars. SGLang would prefill them past the gate."""
         self._grammars = self._scheduler.grammar_manager
         self._compiled = self._grammars.get_ready_grammar_requests
         self._grammars.get_ready_grammar_requests = list
@@ -71,7 +71,7 @@ class SchedulerView:
 
     @property
     def has_work(self) -> bool:
-        """Return whether a request is unfinished. Finished ones stay in the batch for a step."""
+        """Return whether a request is unfinished. Finished requests stay in the batch for one more step."""
         return bool(self._scheduler.waiting_queue) or bool(self.running)
 
     @property
@@ -79,7 +79,7 @@ class SchedulerView:
         return int(self._scheduler.forward_ct)
 
     def kv_tokens_used(self) -> int:
-        """Return the KV slots of requests, without those that only the prefix cache holds."""
+        """Return the KV slots that requests use, without slots that only the prefix cache holds."""
         free = int(self._scheduler.token_to_kv_pool_allocator.available_size())
         return self.kv_tokens_total - free - self.kv_tokens_cached()
 
@@ -116,7 +116,7 @@ class SchedulerView:
             self.computed_share += 0.2 * (min(1.0, int(batch.extend_num_tokens) / tokens) - self.computed_share)
 
     def held(self) -> dict[str, int]:
-        """Return by id when each request arrived."""
+        """Return when each request arrived, by request id."""
         return {client_id(str(request.rid)): arrived_ns(request) for request in [*self.waiting, *self.running]}
 
     def end_aborted(self) -> int:
@@ -128,7 +128,7 @@ class SchedulerView:
         return self.end([one for one in [*self.waiting, *self.running] if client_id(str(one.rid)) in wanted])
 
     def end(self, requests: Sequence[Any], message: str = "Aborted") -> tuple[int, int]:
-        """End requests with their tokens, which stay in the prefix cache. Return (requests, kept tokens)."""
+        """End requests but keep their tokens in the prefix cache. Return (requests, kept tokens)."""
         if not requests:
             return 0, 0
         from sglang.srt.mem_cache.common import release_kv_cache
@@ -164,8 +164,8 @@ class SchedulerView:
         return len(requests), sum(len(request.output_ids) - made_before(request) for request in requests)
 
     def abandon(self, batch: Any, *, end: bool) -> tuple[int, int]:
-        """Undo a step without the overlap schedule. Its requests end, or return to the queue. Return (ended requests,
-        their tokens)."""
+        """Undo a step that ran without the overlap schedule. With `end`, its requests end, else they return to the
+        queue. Return (ended requests, their tokens)."""
         from sglang.srt.mem_cache.common import release_kv_cache
 
         scheduler = self._scheduler
@@ -210,7 +210,7 @@ def context_tokens(request: Any) -> int:
 
 
 def arrived_ns(request: Any) -> int:
-    """Return when a request reached the server, or was first seen here."""
+    """Return when a request reached the server or, if that is unknown, was first seen here."""
     stamp: int | None = getattr(request, _ARRIVED, None)
     if stamp is None:
         stamp = _stamp_ns(request, "created_time") or monotonic_ns()
@@ -231,7 +231,7 @@ def cached_tokens(request: Any) -> int | None:
 
 
 def finish_of(request: Any) -> tuple[Finish, int | None]:
-    """Return (why a request ended, HTTP status of its abort)."""
+    """Return why a request ended and, for an abort, the HTTP status."""
     reason = getattr(request, "finished_reason", None)
     kind = "abort" if reason is None else reason.to_json()["type"]
     status = getattr(reason, "status_code", None)

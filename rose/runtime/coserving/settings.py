@@ -33,7 +33,7 @@ class PluginSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings | None:
-        """Return the settings, by default of an unattached serving engine; None if the plugin is off."""
+        """Return the settings, or None if the plugin is off. The default is a serving engine without a page."""
         role = environment.get(f"{_PREFIX}ROLE") or "serving"
         if role == "off":
             return None

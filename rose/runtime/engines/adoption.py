@@ -1,4 +1,4 @@
-"""Engines that outlive their starter. An engine ends once its record is gone, or its page had no agent for too long."""
+"""Lets engines outlive their starter. An engine ends once its record is gone, or its page had no agent for too long."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 def start_detached(
     arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
 ) -> int:
-    """Run this Python as a program that survives this process, and return its pid. Raises OSError."""
+    """Run this Python with `arguments` as a program that outlives this process. Return its pid. Raises OSError."""
     started = subprocess.run(
         [*prefix, sys.executable, "-c", _SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
@@ -111,7 +111,7 @@ class EngineRecord:
 
 
 class DetachedProcess:
-    """A process that is no child of this one, with the methods of `subprocess.Popen` that engines need."""
+    """A process that is not a child of this one, with the methods of `subprocess.Popen` that engines need."""
 
     def __init__(self, pid: int, pidfd: int) -> None:
         self.pid = pid
@@ -158,7 +158,7 @@ def living(folder: Path) -> Iterator[EngineRecord]:
 
 
 def spec_sha256(spec: EngineSpec) -> str:
-    """Return a digest of the engine's arguments and code, which an adopted engine must share."""
+    """Return a digest of the engine's arguments and code. An engine is adopted only if its digest is the same."""
     facts = {name: value for name, value in dataclasses.asdict(spec).items() if name not in _INCIDENTAL}
     facts["extra_args"] = [argument for argument in spec.extra_args if not argument.startswith(_MEASURED)]
     facts |= {name: _version(name) for name in ("rose-serving", "sglang")}
@@ -173,7 +173,7 @@ def environment(spec: EngineSpec) -> dict[str, str]:
 
 
 def watch_from_within() -> None:
-    """Write this engine's record, and end the engine once it is given up. Call this in its first process."""
+    """Write this engine's record, and end the engine once nobody keeps it. Call this in the engine's first process."""
     if not (text := os.environ.get(_VARIABLE)):
         return
     facts = json.loads(text)
@@ -188,7 +188,7 @@ def is_detached(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def start_ticks(pid: int) -> int:
-    """Return a process's start in clock ticks since the boot. Raises ProcessLookupError if it has ended."""
+    """Return when a process started, in clock ticks since the boot. Raises ProcessLookupError if it has ended."""
     try:
         fields = _stat(pid)
     except FileNotFoundError:
@@ -199,7 +199,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_ending(pid: int) -> bool:
-    """Return whether a process is gone or was killed: under `SCHED_IDLE`, it keeps its locks for seconds."""
+    """Return whether a process is gone or was killed. Under `SCHED_IDLE`, a killed one keeps its locks for seconds."""
     try:
         fields = _stat(pid)
         status = Path(f"/proc/{pid}/status").read_text()

@@ -1,4 +1,4 @@
-"""The HTTP proxy of a rollout engine for other hosts: it checks a token and forwards only `/generate`."""
+"""The HTTP proxy of a rollout engine for other hosts. It checks a token and forwards only `/generate`."""
 
 import asyncio
 import errno
@@ -33,7 +33,7 @@ def environment(door: Door | None, port: int) -> dict[str, str]:
 
 
 def open_from_within() -> None:
-    """Return once this engine's door, if any, listens, or exit with the reason. Call this in its first process."""
+    """Start this engine's proxy, if any. Return once it listens, or exit with the reason. Call in the first process."""
     if not (text := os.environ.get(_VARIABLE)):
         return
     facts = json.loads(text)
@@ -50,7 +50,7 @@ def open_from_within() -> None:
 
     threading.Thread(target=run, name="rose-door", daemon=True).start()
     if not listening.wait(_START_TIMEOUT_S):
-        sys.exit(f"nothing listens on {door.address}:{port} after {_START_TIMEOUT_S:.0f} s")
+        sys.exit(f"the engine's proxy does not listen on {door.address}:{port} after {_START_TIMEOUT_S:.0f} s")
     for error in failed:
         why = "address already in use" if error.errno == errno.EADDRINUSE else str(error)
         sys.exit(f"the engine cannot be reached on {door.address}:{port}: {why}")

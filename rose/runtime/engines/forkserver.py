@@ -1,4 +1,4 @@
-"""A process that has loaded SGLang and forks engines, which start faster. Engines die with their requester."""
+"""A process that has loaded SGLang and forks engines, so that they start faster. Engines die with their requester."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ForkServer:
     def start(
         cls, path: Path, log: Path, environment: Mapping[str, str] | None = None, cores: Sequence[int] = ()
     ) -> ForkServer:
-        """Start a server. Requests wait until SGLang is loaded. Raises OSError."""
+        """Start a server and return it. Requests wait until SGLang is loaded. Raises OSError."""
         private_files.make(path.parent)
         log.parent.mkdir(parents=True, exist_ok=True)
         creator = os.pidfd_open(os.getpid())
@@ -87,7 +87,7 @@ def installed_code() -> dict[str, str]:
 
 
 def server_environment() -> dict[str, str]:
-    """Return a server's variables. They allow one OpenMP thread, because a pool does not survive a fork."""
+    """Return a server's environment variables. They allow one OpenMP thread, because a pool does not survive a fork."""
     from rose.runtime.platform import cpu, gpu
 
     return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores(), "OMP_NUM_THREADS": "1"}
@@ -103,7 +103,7 @@ def fork_engine(
     nice: int = 0,
     own_session: bool = False,
 ) -> DetachedProcess:
-    """Have the server fork an engine, which dies with this process unless it is detached. Raises ForkError."""
+    """Have the server fork an engine. The engine dies with this process, unless it is detached. Raises ForkError."""
     message = {"engine_arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
     message |= {"cores": list(cores), "nice": nice}
     request = json.dumps(message | {"code": installed_code()}).encode()

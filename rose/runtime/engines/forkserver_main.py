@@ -1,4 +1,4 @@
-"""Loads SGLang once, then forks engines. A fork breaks threads, OpenMP regions and CUDA, so it starts none of them."""
+"""Loads SGLang once, then forks engines. A fork breaks threads, OpenMP regions and CUDA, so this process has none."""
 
 import atexit
 import gc
@@ -41,7 +41,7 @@ _REQUEST_TIMEOUT_S = 5.0
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Return the variables whose other values in `theirs` would load SGLang differently."""
+    """Return the names of the variables whose values in `theirs` would load SGLang differently."""
     return sorted(
         name
         for name in ours.keys() | theirs.keys()
@@ -142,7 +142,6 @@ class Server:
         self._selector.close()
 
     def _become(self, request: dict[str, Any], requester: int, log: int) -> None:
-        """Run the engine in the forked process. Never returns."""
         code = 1
         try:
             placement.place_start(0, request["cores"], request["nice"])

@@ -1,4 +1,4 @@
-"""Runs SGLang's server with ROSE's plugin. Its import installs the stand-ins, also in spawned processes."""
+"""Runs SGLang's server with ROSE's plugin. Importing this module installs the stand-ins, also in spawned processes."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Make the kernel kill this process when its parent dies, or exit if it is dead."""
+    """Make the kernel kill this process when its parent dies. Exit if the parent is dead already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         sys.exit(f"the process {parent_pid} that started this engine is gone")

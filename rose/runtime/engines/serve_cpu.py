@@ -16,7 +16,7 @@ def serve_cpu_command(
     model: Annotated[str, typer.Argument(help="Checkpoint folder, Hugging Face id, or smollm2-135m-instruct.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Further arguments for SGLang, after `--`.")] = None,
     port: Annotated[int, typer.Option(help="HTTP port on this machine.", min=1, max=65535)] = 30000,
-    core: Annotated[list[int] | None, typer.Option(help="CPU core; may be repeated. Left out: the first.")] = None,
+    core: Annotated[list[int] | None, typer.Option(help="CPU core; may be repeated. Default: the first.")] = None,
 ) -> None:
     """Run an SGLang server of your own on CPU cores until Ctrl-C, and name it in a fleet file as serving_url."""
     from rose.config import FleetConfig
@@ -29,7 +29,7 @@ def serve_cpu_command(
     cores = core or available[:1]
     with user_errors():
         if missing := sorted(set(cores) - set(available)):
-            raise UserError(f"--core: cores {missing} are not available to this process, which has {available}")
+            raise UserError(f"--core: cores {missing} are not available to this process: choose from {available}")
         require_free_port(port, "this server")
         folder = models.resolve(model, FleetConfig.model_fields["cache"].default, progress(err=True))
     os.sched_setaffinity(0, cores)

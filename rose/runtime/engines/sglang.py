@@ -47,7 +47,7 @@ class AddressInUseError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to start an engine on `gpu` or `cores`. HTTP and text run on `host_cores` (default: `cores`). With
+    """How to start an engine on `gpu` or `cores`. HTTP and text processing run on `host_cores` (default: `cores`). With
     `orphan_s`, the engine outlives its starter, and ends after this many seconds without an agent."""
 
     engine_id: str
@@ -95,7 +95,7 @@ def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
     except OSError as error:
         cannot = f"port {port} for {what} cannot be used ({error.strerror}): "
         if error.errno == errno.EADDRINUSE:
-            way_out = "free it, name another, or leave `port` out to take any free one"
+            way_out = "free the port, name another, or leave `port` out to use any free port"
             raise AddressInUseError(cannot + way_out) from None
         way_out = f"{host} must be an address of this host, and {port} a port that this user may use"
         raise EngineError(cannot + way_out) from None
@@ -123,7 +123,7 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the process. Unless `orphan_s` is set, it dies with this thread, or a forked one with this process."""
+        """Start the process. Unless `orphan_s` is set, it dies with this thread or, if forked, with this process."""
         spec = self.spec
         for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)

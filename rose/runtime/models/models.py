@@ -20,7 +20,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
-    """Return 2 (K and V) * layers * kv heads * head size * element size. Raises ValueError."""
+    """Return 2 (K and V) * layers * KV heads * head size * element size, in bytes. Raises ValueError."""
     path = Path(checkpoint) / "config.json"
     config = _config(path)
     try:
@@ -42,7 +42,7 @@ def has_tokenizer(checkpoint: Path) -> bool:
 
 
 def weights_bytes(checkpoint: Path | str) -> int:
-    """Return the bytes of the safetensors files, or of a dense Llama of this shape. Raises ValueError."""
+    """Return the bytes of the safetensors files or, without any, of a dense Llama of this shape. Raises ValueError."""
     folder = Path(checkpoint)
     # A folder may hold the weights twice; the index names the loaded files.
     index = folder / _INDEX
@@ -88,7 +88,7 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
-    """Return `cache`/`name`, which one process makes with `build` if it is missing. Raises UserError."""
+    """Return `cache`/`name`. If it is missing, one process makes it with `build`. Raises UserError."""
     cache = cache.expanduser()
     folder = cache / name
     if folder.is_dir():
@@ -125,7 +125,7 @@ _NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*"]
 
 
 class ModelError(UserError):
-    """No model is available under this name."""
+    """No model is available by this name."""
 
 
 def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
@@ -195,7 +195,7 @@ def packaged_gguf() -> Path:
 
 
 def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None:
-    """Write the Llama in a GGUF file as a bfloat16 checkpoint. Raises ModelError for another model."""
+    """Convert the Llama in a GGUF file to a bfloat16 checkpoint. Raises ModelError for another model."""
     import torch
     from gguf import GGUFReader
     from safetensors.torch import save_file
@@ -213,7 +213,7 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
         model = LlamaForCausalLM(LlamaConfig(**config))
     weights = load_gguf_checkpoint(str(source), return_tensors=True, model_to_load=model)["tensors"]
     if other := len(reader.tensors) - len(weights):
-        raise ModelError(f"{source}: {other} of its tensors are none of a Llama's")
+        raise ModelError(f"{source}: {other} of its tensors do not belong to a Llama")
     weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config |= {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
@@ -224,7 +224,7 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
 
 
 def save_tokenizer(source: Path, folder: Path, length_max: int) -> None:
-    """Write SmolLM2's tokenizer, which splits off single digits first. The GGUF file does not say so."""
+    """Write SmolLM2's tokenizer, which first splits off single digits. The GGUF file does not say so."""
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 

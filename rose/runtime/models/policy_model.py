@@ -171,7 +171,7 @@ def _rotations(shape: PolicyShape, length: int, device: torch.device) -> tuple[T
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + head_dim / 2), as Hugging Face's Llama does."""
+    """Rotate the pairs of elements (i, i + head_dim / 2), as Hugging Face's Llama does."""
     left, right = x.chunk(2, -1)
     return x * cos + torch.cat([-right, left], -1) * sin
 
@@ -184,7 +184,7 @@ def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: t
 def generated_logits(
     policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]
 ) -> tuple[Tensor, Tensor]:
-    """Return logits [tokens, vocab] and ids [tokens] of generated tokens. Hidden state i - 1 predicts token i."""
+    """Return logits [tokens, vocab] and ids [tokens] of the generated tokens. Hidden state i - 1 predicts token i."""
     padded = pad(ids, device=policy.device)
     generated = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
     hidden = policy(padded[:, :-1])

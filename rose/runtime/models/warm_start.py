@@ -1,4 +1,4 @@
-"""Trains the built-in policy's start by imitation, because an untrained policy never reaches the goal."""
+"""Trains the first version of the built-in policy by imitation, because an untrained policy never reaches the goal."""
 
 import dataclasses
 import hashlib
@@ -44,7 +44,7 @@ def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, s
 
 
 def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], device: str = "cpu") -> None:
-    """Imitate the noisy player, and save the policy in `folder`. The result is reproducible on one machine."""
+    """Train the policy to imitate the noisy player. Save it in `folder`. The result is reproducible on one machine."""
     import torch
     from torch.nn import functional
 

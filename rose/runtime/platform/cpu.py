@@ -1,4 +1,4 @@
-"""Stand-ins and settings that released SGLang needs on CPU cores, never imported where a GPU is used."""
+"""Stand-ins and settings that released SGLang needs on CPU cores. This module is never imported where a GPU is used."""
 
 from contextlib import suppress
 from importlib.machinery import PathFinder
@@ -22,7 +22,7 @@ _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
 def dtype() -> Literal["bfloat16", "float32"]:
-    """Return the engines' type. Without bfloat16 units, float32 is four to seven times faster from 16 rows on."""
+    """Return the engines' number type. Without bfloat16 units, float32 is 4 to 7 times faster from 16 rows on."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -1,5 +1,5 @@
-"""A stand-in for `sgl_kernel`, which has no build for CPUs and may be missing on a GPU host. On plain torch and Triton,
-a Llama calls nothing in it."""
+"""A stand-in for `sgl_kernel`, which has no build for CPUs and may be missing on a GPU host. A Llama that runs on plain
+torch and Triton calls nothing in it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Decides how much rollout work may run beside serving's live requests.
 
-*Work* is the time that a rollout takes alone. It makes a step of serving longer by `factor` times the work. At the
-start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
+*Work* is the time that a rollout takes alone. Work beside a step of serving makes that step longer by `factor` times
+the work. At the start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
 
 Slack is the time by which the step may become longer before a live request, or the largest prompt that may come now,
 misses its budget. Room limits the stretch of a request: the smallest (stretch * fewer - 1) * alone - factor * work
@@ -55,7 +55,7 @@ class Interference:
         return max(FACTOR_MIN, mean + 2 * self.fit.spread_ns / worked)
 
     def observe(self, work_ns: int, delay_ns: int, spread_ns: float, now_ns: int) -> Interference:
-        """Learn from a step that took `delay_ns` longer than predicted, give or take `spread_ns`, beside `work_ns`."""
+        """Learn from a step that took `delay_ns` (± `spread_ns`) longer than predicted, beside rollouts' `work_ns`."""
         fit = self.fit.observe((work_ns,), delay_ns)
         overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns + SLICE_NS
         overruns = (self.overruns << 1 | overrun) & _OVERRUNS_SEEN
@@ -105,12 +105,12 @@ class Credit:
 
 
 def share_of_busy(stretch: float, slack_share: float) -> float:
-    """Return the largest share of a device that rollout work can take beside serving that never rests."""
+    """Return the largest share of a device that rollout work can take beside serving that is never idle."""
     return 1 - 1 / min(stretch, STRETCH_MAX) if slack_share > 0 else 0.0
 
 
 def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
-    """Return whether serving's pool holds the live requests if each takes longer (Little's law)."""
+    """Return whether serving's pool can hold the live requests if each of them takes longer (Little's law)."""
     return used * min(stretch, STRETCH_MAX) <= total
 
 

@@ -15,7 +15,7 @@ class Standing:
 
 
 def next_action(standing: Standing, audit_every_ns: int, now_ns: int) -> Literal["audit", "resync", "wait"]:
-    """Return what to do now. A sync counts as an audit, because it hashes all weights."""
+    """Return what to do now. A sync counts as an audit, because a sync hashes all weights."""
     waited_ns = now_ns - standing.looked_ns
     if not standing.trusted:
         return "resync" if waited_ns >= standing.failures * RETRY_NS else "wait"

@@ -1,4 +1,4 @@
-"""Decides how much KV memory rollouts may hold. A cut budget is frozen, so that it cannot oscillate."""
+"""Decides how much KV memory rollouts may hold. After a cut, the budget is frozen, so that it cannot oscillate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,5 +41,5 @@ def under_pressure(memory: KvMemory) -> bool:
 
 
 def retraction_order(arrived_ns: Mapping[str, int]) -> list[str]:
-    """Return request ids, the youngest first, because they lose the least work."""
+    """Return the request ids, the youngest request first, because the youngest lose the least work."""
     return sorted(arrived_ns, key=lambda request_id: -arrived_ns[request_id])

@@ -1,4 +1,4 @@
-"""The state machine of a lease. If lending makes serving late, the lease is taken back in steps."""
+"""The state machine of a lease. If lending makes serving late, the lease is taken back step by step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ class LeaseRules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseState:
-    """The current or the last lease, in monotonic ns. Number 0 means that there was no lease yet."""
+    """The current or the last lease, with times in monotonic ns. Number 0 means that there was no lease yet."""
 
     number: int = 0
     ended: Ending | None = "released"
@@ -167,8 +167,8 @@ def _guarded(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> Reason | None
     if 0 < load.ttft_budget_ns <= (load.largest_prefill_ns or 0):  # Then the gate admits nothing.
         return Reason(
             "budget_unreachable",
-            f"a prompt of `max_prompt_tokens` takes serving {(load.largest_prefill_ns or 0) / 1e6:,.0f} ms, and the "
-            f"smallest `ttft_budget_ms` is {load.ttft_budget_ns / 1e6:,.0f}: raise that budget, or lower "
+            f"serving needs {(load.largest_prefill_ns or 0) / 1e6:,.0f} ms for a prompt of `max_prompt_tokens`; the "
+            f"smallest `ttft_budget_ms` is {load.ttft_budget_ns / 1e6:,.0f} ms: raise that budget, or lower "
             "`max_prompt_tokens`",
         )
     in_time_again = _in_time(load) != facts.state.in_time_at_end  # A restarted engine counts from 0.
@@ -306,7 +306,7 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
 
 
 def _newly_late(facts: LeaseFacts) -> int:
-    """Return how many requests lending made late since the last step down and the requests in flight then."""
+    """Return how many requests lending made late, without those in flight at the last step down or before."""
     load, state = facts.load, facts.state
     if not facts.rules.guards or load is None or load.finished < state.settled_at:
         return 0
@@ -314,7 +314,7 @@ def _newly_late(facts: LeaseFacts) -> int:
 
 
 def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
-    """Return the state after a look at serving's counters, which may restart at 0."""
+    """Return the state with serving's latest counters noted. The counters may have restarted at 0."""
     if load is None or not state.in_force:
         return state
     if load.late_by_lending < state.late_seen:

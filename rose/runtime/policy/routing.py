@@ -13,7 +13,7 @@ Reason = Literal["prefix", "lease", "least_loaded", "queue"]
 
 @dataclass(slots=True)
 class WorkerFacts:
-    """A rollout engine; times are monotonic ns. The class is not frozen, because that makes it four times slower."""
+    """A rollout engine; times are monotonic ns. The class is not frozen: freezing would make it four times slower."""
 
     engine_id: str
     policy_version: int
@@ -50,7 +50,7 @@ class WorkerFacts:
         return max(self.pace_ns, now_ns - self.busy_since_ns)
 
     def expected_ns(self, now_ns: int, unknown_ns: int = 0) -> float:
-        """Return the expected time of one more turn. An unknown pace counts as `unknown_ns`."""
+        """Return the expected time of one more turn. If the engine's pace is unknown, `unknown_ns` is its pace."""
         return max(self.turn_ns(now_ns), 0 if self.pace_ns else unknown_ns) * max(
             1.0, (self.in_flight + 1) / (self.pace_turns + 1)
         )
@@ -72,9 +72,9 @@ class Placement:
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
     """Choose a worker for one turn. An `engine_id` of None means that the turn waits.
 
-    The holder of the turn's prefix comes first, then borrowed workers, whose time is already paid for. Both may be at
-    most `SLOWER_MAX` times slower than the quickest worker. A worker without slack is the last resort. An unknown pace
-    counts as the slowest known pace. If no pace is known, the load decides."""
+    The worker with the turn's prefix comes first, then borrowed workers, whose time is already paid for. Both may be
+    at most `SLOWER_MAX` times slower than the quickest worker. A worker without slack is the last resort. An unknown
+    pace counts as the slowest known pace. If no pace is known, the load decides."""
     eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
     if not ready:
@@ -112,7 +112,7 @@ class RunningTurn:
 
 
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
-    """Return the turns to move off borrowed engines, longest first: each takes far longer than elsewhere."""
+    """Return the turns to move off borrowed engines, longest first. Each would end far sooner on another engine."""
     table = {worker.engine_id: worker for worker in workers}
     room = {
         worker.engine_id: worker.capacity - worker.in_flight
@@ -155,7 +155,7 @@ class DemandFacts:
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Return how many ns, at least 1, the turns and their trajectories' next turns want on each live engine."""
+    """Return, for each live engine, how many ns (at least 1) the turns and their trajectories' next turns want."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

@@ -1,4 +1,4 @@
-"""Keeps serving's recent history: how often serving was late by itself, and since when it is idle."""
+"""Keeps serving's recent history: how often serving was late without lending, and since when it is idle."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Decision:
 
 
 def attainable(load: ServingLoad) -> bool:
-    """Return whether serving's largest request meets the smallest TTFT budget without rollouts."""
+    """Return whether serving, without rollouts, can meet the smallest TTFT budget with its largest request."""
     return (load.largest_prefill_ns or 0) < load.ttft_budget_ns
 
 
@@ -191,14 +191,14 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool) -> Hold:
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """Return how long the next request is expected to wait until a step yields, and how long it may wait."""
+    """Return how long the next request is expected to wait for a step to yield, and how long it may wait."""
     known = (load.usual_prefill_ns, load.largest_prefill_ns, load.ttft_budget_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)
 
 
 def late_by(*, took_ns: int, lent_ns: int, budget_ns: int) -> str | None:
-    """Return "alone" if a request is late even without `lent_ns`, "lending" if late because of it, else None."""
+    """Return "alone" if a request is late even without `lent_ns`, "lending" if only because of it, None if in time."""
     if took_ns <= budget_ns:
         return None
     return "alone" if took_ns - lent_ns > budget_ns else "lending"

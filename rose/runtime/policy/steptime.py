@@ -142,14 +142,14 @@ def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int])
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:
-    """Return a bound for other features, if time grows at most in proportion to each feature."""
+    """Return a bound for other features, assuming that time grows at most in proportion to each feature."""
     seen, duration_ns = bound
     return duration_ns * max(1.0, *(wanted / max(had, 1.0) for wanted, had in zip(features, seen, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The fits of one engine. A prediction is None until the engine has had a step of that kind."""
+    """The fits of one engine. A prediction is None until the engine has run a step of that kind."""
 
     prefill: LinearFit
     decode: LinearFit
@@ -189,7 +189,7 @@ class StepTimes:
 
 
 def attended(tokens: int, prefix_tokens: float = 0) -> float:
-    """Return the pairs of a new token and a token before it, which may be in the cached prefix."""
+    """Return the number of pairs of a new token and a token before it. The latter may be in the cached prefix."""
     return tokens * (prefix_tokens + tokens / 2)
 
 

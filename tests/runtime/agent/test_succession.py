@@ -127,7 +127,7 @@ def test_an_engine_that_was_left_is_left_again_replaced_or_told_of(host, monkeyp
         host.next_agent(wait=False)
         until(lambda: host.agent._engine.engine is not None)
         assert host.leave() == first
-    assert reasons == ["what weights it holds cannot be found out: its agent leaves the engine to another"]
+    assert reasons == ["it is not possible to find out which weights it holds: its agent leaves the engine to another"]
     assert first.process() is not None
     # An engine of other arguments than its own is ended.
     host.next_agent(rollout=replace(host.spec.rollout, max_total_tokens=200))

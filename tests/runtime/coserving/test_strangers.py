@@ -80,7 +80,7 @@ def test_an_agent_never_takes_up_a_page_that_another_user_may_write_to(page):
         page.close()
         spoil()
         spoiled = path.stat().st_ino
-        with pytest.raises(PageError, match="A page has to be of the user of this process, or of ROSE_PAGE_USER"):
+        with pytest.raises(PageError, match="A page must belong to the user of this process, or to ROSE_PAGE_USER"):
             ArbiterPage.attach(path, Party.SERVING)
         page = ArbiterPage.create(path)
         assert page.inode != spoiled

@@ -1,4 +1,4 @@
-"""Brings one engine to a policy version: fetch, verify, decode, swap, acknowledge. Later it audits the weights."""
+"""Brings one engine to a policy version: fetch, verify, decode, swap, acknowledge. Later, it audits the weights."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ from rose.runtime.weight_version import weights_name
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A version and its origin, of no run if `run_id` is "". `signer` is a public key (None: unsigned)."""
+    """A version and its origin; it belongs to no run if `run_id` is "". `signer` is a public key (None: unsigned)."""
 
     run_id: str
     version: int
@@ -65,7 +65,7 @@ class HeldRecord:
         self._next = staging / "next.json"
 
     def announce(self, manifest: Manifest) -> None:
-        """Record that the engine may hold this version or its former one from now on. Raises TransferError."""
+        """Record that, from now on, the engine may hold this version or its former one. Raises TransferError."""
         partial = self._staging / "next.partial"
         try:
             partial.write_bytes(manifest.to_bytes())
@@ -115,7 +115,7 @@ class Phases:
             yield
 
     def give_up(self) -> None:
-        """Ask for nothing more. Return after the phase in progress, or after `_GIVE_UP_S` seconds."""
+        """Let no more phases begin. Return after the phase in progress, or after `_GIVE_UP_S` seconds."""
         self._given_up.set()
         if self._turn.acquire(timeout=_GIVE_UP_S):
             self._turn.release()
@@ -123,7 +123,7 @@ class Phases:
     def ask(
         self, verb: Verb, version: int, dense_bytes: int, *, gives_way: threading.Event | None = None
     ) -> list[dict[str, Any]]:
-        """Return all ranks' reports of one phase. Raises TransferError, also once `gives_way` is set."""
+        """Have all ranks do one phase, and return their reports. Raises TransferError, also once `gives_way` is set."""
         with self.turn():
             engine_id = self._engine.spec.engine_id
             for stale in self._staging.glob(f"{version}.{verb}.*.json"):
@@ -176,7 +176,7 @@ _NOT_TRIED = (OSError, TransferError)  # errors before a target is tried, such a
 
 
 class EngineSync:
-    """The agent's side of a sync, for one thread; any thread may call `give_up`. Version 0 is the checkpoint."""
+    """The agent's side of a sync, for one thread. Any thread may call `give_up`. Version 0 is the checkpoint."""
 
     def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = from_anywhere) -> None:
         self._engine = engine
@@ -201,8 +201,8 @@ class EngineSync:
         return self.held[1]
 
     def bring(self, target: Target) -> Sync:
-        """Bring the engine to a version, or return an event with the reason. A refused delta is retried as an
-        anchor."""
+        """Bring the engine to a version. Return the event, with the reason if that failed. A refused delta is fetched
+        again as an anchor."""
         self._asked = target
         return self._bring_to(target)
 
@@ -211,14 +211,14 @@ class EngineSync:
         self._note(failures=0)
 
     def bring_back(self) -> Sync | None:
-        """Bring an untrusted engine back from an anchor. Return None if it is trusted or has no known origin."""
+        """Bring an untrusted engine back from an anchor. Return None if it is trusted, or if its origin is unknown."""
         last = self._held_from if self.standing.held else self._asked
         if self.standing.trusted or last is None:
             return None
         return self._bring_to(replace(last, version=self.version))
 
     def take_over(self, swaps: int) -> str | None:
-        """Find out which weights a former agent's engine has, by their hash. Return why that failed, or None."""
+        """Find out, by their hash, which weights a former agent's engine has. Return why that failed, or None."""
         if swaps == 0:
             return None  # It is at its checkpoint, as a newly started engine is.
         reason: str | None = "its weights are not on record"
@@ -228,11 +228,11 @@ class EngineSync:
                     if (reason := self._confirm(manifest)) is None:
                         break
         except (OSError, TransferError) as error:
-            return f"what weights it holds cannot be found out: {error}"
+            return f"it is not possible to find out which weights it holds: {error}"
         return reason
 
     def audit(self, gives_way: threading.Event | None = None) -> Sync | None:
-        """Return a drift event if the engine's weights differ from the acknowledged or published version."""
+        """Return a drift event if the engine's weights are not those that were acknowledged or published, else None."""
         if not (self.standing.held and self.standing.trusted):
             return None
         began = monotonic_ns()
@@ -362,7 +362,7 @@ class EngineSync:
                 ends = {(report["after_step"], report["sha256"]) for report in committed}
                 if len(ends) > 1:
                     raise TransferError(
-                        f"ranks swapped version {version} in after different steps, or other weights: {sorted(ends)}"
+                        f"ranks differ in the step or the weights of the swap to version {version}: {sorted(ends)}"
                     )
             except TransferError:
                 self._note(trusted=False)  # Some rank may have the version, or other weights.
@@ -391,7 +391,7 @@ class EngineSync:
         )
 
     def _base(self, target: Target) -> int | None:
-        """Return the acknowledged version of the target's run as the base of a delta, or None. Raises RefusedError."""
+        """Return the acknowledged version of the target's run, as base of a delta, or None. Raises RefusedError."""
         if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
         if not self._told:
@@ -455,7 +455,7 @@ class EngineSync:
         reports = self._phases.ask("confirm", held.version, held.dense_bytes)
         name, names = weights_name(held.run_id, held.version), {str(report["name"]) for report in reports}
         if names != {name}:
-            return f"it holds weights {', '.join(sorted(names))}, and on record is {name}"
+            return f"it holds weights {', '.join(sorted(names))}, but its record says {name}"
         if drifts := [report["drift"] for report in reports if report["drift"] is not None]:
             return "; ".join(drifts)
         self.held, self._told = (held.run_id, held.version), False

@@ -28,7 +28,7 @@ class _Group(NamedTuple):
 
 
 class Waits:
-    """Records one engine's waits in groups of one second. `lease_at` gives the last (lease, step) until a time."""
+    """Records one engine's waits in groups of one second. `lease_at` returns the (lease, step) in force at a time."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Waits:
             self._groups.setdefault(group, []).append(span)
 
     def tell(self, until_ns: int | None = None) -> None:
-        """Record the groups of seconds that ended by `until_ns`, or all groups."""
+        """Record the groups whose second ended by `until_ns`, or all groups if it is None."""
         over = [group for group in self._groups if until_ns is None or (group.second + 1) * _SECOND_NS <= until_ns]
         for group in sorted(over, key=lambda one: (one.second, one.lease_id or "", one.reason or "", one.run_id)):
             self._record(self._event(group, self._groups.pop(group)), durable=False)
@@ -85,8 +85,8 @@ class Waits:
 
 
 class Accountant:
-    """Records a device's time as slices without gaps or overlaps. They also end where leases or runs end. With
-    `takes_over`, a former agent recorded the time until `began_ns`."""
+    """Records a device's time as slices without gaps or overlaps. Slices also end where leases or runs end. With
+    `takes_over`, a former agent has recorded the time until `began_ns`."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Accountant:
         self._starting_since_ns = at_ns
 
     def started(self, at_ns: int) -> None:
-        """Charge an engine's start, which is over, as activation."""
+        """Record the time of an engine's start, which has ended, as activation."""
         with self._lock:
             if self._starting_since_ns:
                 self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
@@ -220,7 +220,7 @@ class Accountant:
         return told_ns
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
-        """Return the (lease, step) at a time, or the `last` before it."""
+        """Return the (lease, step) in force at a time or, with `last`, the latest one granted by that time."""
         lease_and_step: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):

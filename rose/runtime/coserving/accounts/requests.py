@@ -1,4 +1,4 @@
-"""Records serving's requests. If they come too fast, a row stands for several similar requests."""
+"""Records serving's requests. If requests come too fast, one row stands for several similar requests."""
 
 import json
 import math
@@ -20,7 +20,7 @@ _NOTHING_KNOWN = {"prompt_tokens": 0, "output_tokens": 0, "e2e_ns": 0, **_TIMES}
 
 class RequestRecorder:
     """Records requests that ended after `began_ns` (monotonic), at most `per_s_max` rows per second. With `takes_over`,
-    a former agent recorded the earlier requests."""
+    a former agent has recorded the earlier requests."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ def _outcome(record: RequestRecord) -> Literal["completed", "failed", "aborted"]
 
 
 def sampled(requests: Sequence[Request], rows: int, window_ns: int, draw: random.Random) -> Iterator[Request]:
-    """Yield about `rows` requests. Each stands for `requests` of the same outcome, class, lease and window."""
+    """Yield about `rows` requests. `requests` of each counts the requests of its outcome, class, lease and window."""
     if len(requests) <= rows:
         yield from requests
         return

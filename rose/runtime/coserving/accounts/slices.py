@@ -1,7 +1,7 @@
 """Divides device time exactly among seven buckets.
 
-Work on credit goes to the rollout bucket, spread evenly, and serving gets the rest. Otherwise the k parties that work
-get equal parts. If none works, the time is `headroom` if a rollout was held, else `idle`."""
+Work on credit is spread evenly over the slice: that time goes to the rollout bucket, the rest to serving. Without
+credit, the k parties at work get equal parts. With no party at work, time is `headroom` (a rollout held) or `idle`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

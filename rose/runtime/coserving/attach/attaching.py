@@ -1,4 +1,4 @@
-"""Attaches a running engine to a page by SGLang's `/set_internal_state` and `/server_info`, and releases it."""
+"""Attaches a running engine to a page through SGLang's `/set_internal_state` and `/server_info`, and releases it."""
 
 import http.client
 import json
@@ -29,7 +29,7 @@ FOLDERS = tuple(dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir()))))
 
 
 class AttachError(UserError):
-    """The engine, which serves as before, was not attached or not released."""
+    """The engine was not attached or not released. It serves as before."""
 
     exit_code: ClassVar[int] = 1
 
@@ -44,13 +44,13 @@ class PageUse:
 
 
 class OwnedEngine:
-    """A serving engine that somebody else started, with its key. Methods raise AttachError."""
+    """A serving engine that somebody else started, and the key to its server. Methods raise AttachError."""
 
     def __init__(self, url: str, token: str | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.url, self._token, self._answer_timeout_s = url.rstrip("/"), token, answer_timeout_s
 
     def state(self) -> EngineState | None:
-        """Return the engine's state, or None if this key may not read it."""
+        """Return the engine's state, or None if the server does not let this key read the state."""
         try:
             answer = self._call("/server_info")
         except _KeyRefusedError:
@@ -71,8 +71,8 @@ class OwnedEngine:
     def attach(
         self, page: Path, waiting: Callable[[], None] = lambda: None, timeout_s: float = TIMEOUT_S
     ) -> EngineState | None:
-        """Return once the engine has taken `page`; None if its state is unreadable. `waiting` is called meanwhile and
-        may raise. After an error, the engine has no page."""
+        """Attach the engine to `page`. Return its state, or None if this key may not read the state. `waiting` is
+        called during the wait and may raise. After an error, the engine has no page."""
         page = page.resolve()
         with closing(_opened(page)) as view:
             state = self.state()
@@ -97,7 +97,7 @@ class OwnedEngine:
                 raise
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
-        """Return the former state. After a release `by_owner`, deployments do not attach the engine again."""
+        """Return the engine's former state. After a release `by_owner`, deployments do not attach it again."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
         return state
@@ -174,7 +174,7 @@ def _link(page: Path) -> Iterator[int]:
         link.symlink_to(page)
     except OSError as error:
         raise AttachError(
-            f"cannot link {page} in {link.parent}, where the engine finds it ({error.strerror})"
+            f"cannot make the link {link}, by which the engine finds {page} ({error.strerror})"
         ) from None
     try:
         yield number

@@ -1,4 +1,4 @@
-"""The commands `rose attach` and `rose detach` for an owner's running SGLang and the page of its device."""
+"""The commands `rose attach` and `rose detach`: they connect an owner's running SGLang to the page of its device."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ TokenOption = Annotated[
 
 
 def attach_command(
-    url: Annotated[str | None, typer.Option(help="The SGLang server, such as http://127.0.0.1:30000.")] = None,
-    page: Annotated[Path | None, typer.Option(help="The page of the device that it serves on.")] = None,
+    url: Annotated[str | None, typer.Option(help="The SGLang server's URL, such as http://127.0.0.1:30000.")] = None,
+    page: Annotated[Path | None, typer.Option(help="The page of the device that the server runs on.")] = None,
     token: TokenOption = None,
     timeout: Annotated[float, typer.Option(min=1, help="Longest wait for the engine, seconds.")] = 60.0,
 ) -> None:
-    """Attach a running SGLang server to a device's page. Without --page, list attached servers."""
+    """Attach a running SGLang server to a device's page. Without --page, list the pages and attached servers."""
     from rose.runtime.coserving.attach.attaching import OwnedEngine, pages_in_use
 
     with user_errors():
         if page is not None:
             if url is None:
-                raise UserError("--page needs --url, the server that is to be attached to it")
+                raise UserError("--page needs --url: give the URL of the server to attach")
             OwnedEngine(url, token).attach(page, timeout_s=timeout)
             echo(f"attached {url} to {page}")
         elif url is not None:
@@ -39,14 +39,14 @@ def attach_command(
         elif pages := pages_in_use():
             echo(*(f"{use.page}: {_page_text(use)}" for use in pages))
         else:
-            echo("no page of this user on this host: `rose up` makes one for each device")
+            echo("this user has no page on this host: `rose up` makes a page for each device")
 
 
 def detach_command(
-    url: Annotated[str, typer.Option(help="The SGLang server, such as http://127.0.0.1:30000.")],
+    url: Annotated[str, typer.Option(help="The SGLang server's URL, such as http://127.0.0.1:30000.")],
     token: TokenOption = None,
 ) -> None:
-    """Detach an SGLang server, which continues to serve. Its lease ends at once."""
+    """Detach an SGLang server. The server continues to serve, and its lease ends at once."""
     from rose.runtime.coserving.attach.attaching import OwnedEngine
 
     with user_errors():
@@ -57,7 +57,7 @@ def detach_command(
 
 def _engine_text(state: EngineState | None) -> str:
     if state is None:
-        return "the server does not tell who has this key"
+        return "the server does not show its state to this key"
     if state.attached:
         return f"attached to {state.page}"
     if state.detached:

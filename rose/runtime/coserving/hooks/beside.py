@@ -1,7 +1,7 @@
 """Runs rollout layers beside serving's steps within serving's credit, and counts their work.
 
-On CPU cores, the kernel's idle class gets no time while serving computes. A watching thread takes the engine out of it
-while there is credit."""
+On CPU cores, an engine in the kernel's idle class gets no time while serving computes. A watching thread takes the
+engine out of that class while there is credit."""
 
 import os
 import threading
@@ -18,7 +18,7 @@ _WAIT_S = 0.02
 
 
 class BesideServing:
-    """One rollout engine's layers beside serving. Create this in the thread that computes."""
+    """Runs one rollout engine's layers beside serving. Create this object in the thread that computes."""
 
     def __init__(self, page: ArbiterPage, *, on_cores: bool, host_cores: Collection[int] = ()) -> None:
         self._page, self._on_cores, self._host_cores = page, on_cores, host_cores
@@ -51,14 +51,14 @@ class BesideServing:
         return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self.layer_ns)
 
     def begin_layer(self) -> None:
-        """Count a layer before it begins, so that serving never reads less than the work in progress."""
+        """Count a layer's work before the layer begins, so that serving never reads less than is in progress."""
         self._layers = 1
         self._leave_idle_class()
         self._counted_ns = self.layer_ns
         self._add(self.layer_ns)
 
     def count(self) -> None:
-        """Correct the count to the work done."""
+        """Correct the counted work to the work that was done."""
         with self._lock:
             now_ns = self._clock_ns()
             if self.raised or (self.running and (self._on_cores or not self.layer_ns)):
@@ -66,7 +66,7 @@ class BesideServing:
             self._seen_ns, self._counted_ns = now_ns, 0
 
     def taken_out_at(self, since_ns: int) -> int | None:
-        """Return when the engine left the idle class during the layer since `since_ns`, or None."""
+        """Return when the engine left the idle class, if that was in the layer begun at `since_ns`, else None."""
         return self._raised_at_ns if self.raised and self._raised_at_ns > since_ns and not self.running else None
 
     def watch(self, wanted: bool) -> None:
@@ -79,7 +79,7 @@ class BesideServing:
         self.watching.set()
 
     def wait(self, layers: int = 1) -> None:
-        """Return soon, and at once when serving rests or gives credit. Each look takes serving's core."""
+        """Return soon, and at once when serving rests or gives credit. Each look at the page takes serving's core."""
         if self.fits(layers):
             time.sleep(_WAIT_S)
             return

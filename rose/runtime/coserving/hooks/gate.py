@@ -19,7 +19,7 @@ LAYERS_AHEAD = 2  # one layer that runs and one behind it keep a GPU at work
 
 
 class RunAhead:
-    """Keeps at most `layers` layers queued on the GPU. Otherwise Python queues a whole step at once."""
+    """Keeps at most `layers` layers queued on the GPU. Without this limit, Python queues a whole step at once."""
 
     def __init__(self, layers: int = LAYERS_AHEAD) -> None:
         import torch
@@ -123,7 +123,7 @@ class RolloutGate:
         self._full_ns: int | None = None  # when the running step filled the GPU's queue; None: not full
 
     def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
-        """Wait until a step may run. Meanwhile `serve_control` handles aborts and updates."""
+        """Wait until a step may run. During the wait, `serve_control` handles aborts and updates."""
         held_since_ns = 0
         self._begins_beside = False
         try:
@@ -196,7 +196,7 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Return the largest prefill chunk, in tokens, that fits serving's allowed wait or credit."""
+        """Return the largest prefill chunk, in tokens, whose time fits serving's allowed wait or its credit."""
         fits, preemptible = None, self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK) or 0
@@ -233,7 +233,7 @@ class RolloutGate:
         self._worked.append((began_ns, monotonic_ns()))
 
     def between_layers(self, layers_left: int) -> None:
-        """Yield while serving wants the device. Raises StepAbandonedError."""
+        """Yield while serving wants the device. Raises StepAbandonedError if the step should not continue."""
         after_wish_ns = self._note_taken(layers_left)
         if self._run_ahead is not None and self._policy.yields:
             self._run_ahead.before_layer()
@@ -312,7 +312,7 @@ class RolloutGate:
             time.sleep(seconds)
 
     def _time_layers(self, layers_left: int) -> None:
-        """Measure how long the layers take alone. While the GPU's queue is full, two calls are one layer apart."""
+        """Measure how long the layers take alone. While the GPU's queue is full, one layer ends between two calls."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()
@@ -335,8 +335,8 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record a yield if the system took the core away: the thread's clock stood still. Return how long the engine
-        computed after serving's new wish, or None."""
+        """Record a yield if the system took the core away, which shows as a thread clock that stood still. Return how
+        long the engine computed after serving's new wish, or None without such a wish."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
@@ -369,15 +369,15 @@ class RolloutGate:
 
 
 def layers_of(model: Any) -> Any:
-    """Return an SGLang model's decoder layers. Raises TypeError if it has none."""
+    """Return the decoder layers of an SGLang model. Raises TypeError if the model has none."""
     layers = getattr(getattr(model, "model", model), "layers", None)
     if layers is None or len(layers) == 0:
-        raise TypeError(f"{type(model).__name__} keeps no `model.layers`: a rollout step of it could not yield")
+        raise TypeError(f"{type(model).__name__} has no `model.layers`: its steps could not yield; use another model")
     return layers
 
 
 def add_layer_hooks(model: Any, between_layers: Callable[[int], object], *, after_last: bool = False) -> None:
-    """Call `between_layers` with the number of layers left, before each layer."""
+    """Call `between_layers` before each layer, with the number of layers that are left."""
     layers = layers_of(model)
     for index, layer in enumerate(layers):
 

@@ -1,4 +1,4 @@
-"""The ledger's names for the mechanisms by which two engines share a device."""
+"""Names, for the ledger, the mechanisms by which two engines share a device."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def compute_mechanism(
     native_kernels: bool = False,
     preemptible: bool = False,
 ) -> str:
-    """Return the mechanism's name. With `native_kernels`, stand-ins replace SGLang's compiled kernels."""
+    """Return the mechanism's name. With `native_kernels`, torch and Triton stand in for SGLang's compiled kernels."""
     marks = {"native-kernels": native_kernels, "mps": mps, "idle-class": gated and preemptible}
     parts = [name for name, holds in marks.items() if holds]
     if not gated:

@@ -1,4 +1,4 @@
-"""Writes each serving request that ended to the page: its times, token counts and class, but no text and no id."""
+"""Writes each serving request that has ended to the page: its times, token counts and class, but no text and no id."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +23,7 @@ class RequestLog:
         self._in_flight = 0
 
     def arrived(self, requests: Iterable[Any], now_ns: int) -> None:
-        """Note new requests at arrival, or at their first step if SGLang compiled their grammar."""
+        """Note when requests arrived, or had their first step if SGLang compiled their grammar."""
         new = [request for request in requests if not hasattr(request, _LEASE)]
         if not new:
             return
@@ -41,7 +41,7 @@ class RequestLog:
         setattr(request, _LAST_TOKEN, now_ns)
 
     def ended(self, request: Any, first_ns: int | None, *, status: int | None = None) -> bool:
-        """Write a request once; return whether it was new. `status` is the HTTP status of an abort outside a step."""
+        """Write a request once. Return whether it was new. `status` is the HTTP status of an abort outside a step."""
         if hasattr(request, _ENDED):
             return False
         setattr(request, _ENDED, True)
@@ -80,7 +80,7 @@ class RequestLog:
         page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def _recorded(self, request: Any) -> bool:
-        """Return whether a user sent it. SGLang asks for no tokens when it only caches a prompt."""
+        """Return whether a user sent the request. SGLang's own requests, which cache a prompt, ask for no tokens."""
         if request.sampling_params.max_new_tokens == 0 or str(request.rid).startswith(_OTHERS):
             return False
         return arrived_ns(request) >= self._since_ns
@@ -92,7 +92,7 @@ class RequestLog:
 
 
 def last_token_ns(request: Any, now_ns: int) -> int:
-    """Return when the latest token came, or `now_ns` before the first."""
+    """Return when the request's latest token came, or `now_ns` if none has come yet."""
     last_ns: int = getattr(request, _LAST_TOKEN, now_ns)
     return last_ns
 

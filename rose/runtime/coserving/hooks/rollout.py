@@ -1,4 +1,4 @@
-"""The plugin inside a rollout engine: telemetry, weights and, on a shared device, the gate and the KV guard."""
+"""The plugin inside a rollout engine: telemetry, weights and, on a shared device, the gate and a guard of KV memory."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ _CLIENT_KEY = "_rose_client_key"
 
 
 class RolloutPlugin:
-    """The plugin in one scheduler process. If the plugin fails, it ends the engine."""
+    """The plugin in one scheduler process. A failure of the plugin ends the engine."""
 
     def __init__(self, scheduler: Any, settings: PluginSettings) -> None:
         from sglang.srt.runtime_context import get_parallel
@@ -84,7 +84,7 @@ class RolloutPlugin:
         self._describe()
 
     def _wait_for_device(self) -> None:
-        """Return once serving does not want the device. Weights are updated without a lease too."""
+        """Return once serving does not want the device. A lease is not needed, because a sync works without one."""
         while self.page.serving_wants() and self.page.serving_works():
             time.sleep(_DEVICE_POLL_S)
 
@@ -159,7 +159,7 @@ class RolloutPlugin:
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """Return a key for the prefix cache. SGLang expects a LoRA adapter's name at its end."""
+    """Return a key for the prefix cache. It ends with the client's key, where SGLang expects a LoRA adapter's name."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 

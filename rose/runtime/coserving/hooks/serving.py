@@ -1,4 +1,4 @@
-"""The plugin inside an owner's serving engine. If the plugin fails, lending ends, but serving does not."""
+"""The plugin inside an owner's serving engine. If the plugin fails, lending ends, but serving continues."""
 
 import logging
 import os
@@ -47,7 +47,7 @@ class ArrivalWatch(threading.Thread):
 
 
 class ServingPlugin:
-    """The methods never raise."""
+    """The plugin in one scheduler process of serving. Its methods never raise."""
 
     def __init__(self, scheduler: Any, page: Path | None, refused: str | None) -> None:
         self._scheduler = scheduler
@@ -195,7 +195,7 @@ class ServingPlugin:
             finally:
                 self._let_go()
         except Exception:
-            logger.exception("ROSE could not say so on its page")
+            logger.exception("ROSE could not report its failure on its page")
 
     def _describe_refusal(self, page: Path) -> None:
         describe(page, Attachment(role="serving", pid=os.getpid(), model=self._model, refused=self._refused))
@@ -207,7 +207,7 @@ class ServingPlugin:
 
 
 def linked_page(number: int) -> Path:
-    """Return the page that this link names, or the link's own path if the link does not exist."""
+    """Return the page to which the link `number` points, or the link's own path if the link does not exist."""
     link = Path(f"{PAGE_LINK}{number}")
     with suppress(OSError):  # Read, not followed: the kernel may forbid following another user's link.
         return link.readlink()
@@ -215,7 +215,7 @@ def linked_page(number: int) -> Path:
 
 
 def _leave(page: ArbiterPage) -> None:
-    """Release the section. A rollout step in progress yields, and is then abandoned."""
+    """Release serving's section of the page. A rollout step in progress yields, and is then abandoned."""
     now_ns = monotonic_ns()
     page.close_span(Party.SERVING, now_ns)
     page.set(Party.SERVING, Field.CREDIT_NS, 0)
@@ -238,7 +238,7 @@ def refusal() -> str | None:
     many = [f"{name} {size}" for name, size in sizes.items() if size != 1]
     if many:
         return (
-            f"serving runs with {' and '.join(many)}: one page speaks for one device, and its ranks would have to be "
+            f"serving runs with {' and '.join(many)}: a page stands for one device, and all ranks would have to be "
             "held and let go together"
         )
     return None

@@ -22,8 +22,8 @@ _USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
 
 class EngineTelemetry:
-    """Measures an engine's steps without interruptions. With the overlap schedule, a step begins before the previous
-    step ends; so the number of a step matches its begin and end."""
+    """Measures an engine's steps without their interruptions. With the overlap schedule, a step begins before the
+    previous step ends, so a step's number connects its begin with its end."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self.kind = view, page, party, kind
@@ -56,7 +56,6 @@ class EngineTelemetry:
             self._measure(batch, *begun)
 
     def _measure(self, batch: Any, began_ns: int, excluded_before_ns: int) -> None:
-        """Learn from the length of a step, which ends now."""
         now = monotonic_ns()
         # With the overlap schedule a step begins before the previous step ends: count only its own time.
         length_ns = now - max(began_ns, self._previous_end_ns)
@@ -218,13 +217,13 @@ class ServingTelemetry(EngineTelemetry):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
     def arriving(self) -> None:
-        """Want the device for requests that are not unpacked yet."""
+        """Say on the page that serving wants the device, for requests that are not unpacked yet."""
         if self._lent and self._view.knocked:
             self.withdraw()
             self._want(monotonic_ns())
 
     def arrived(self) -> None:
-        """Want the device as soon as requests have arrived, before their first step."""
+        """Say on the page that serving wants the device once requests have arrived, before their first step."""
         now = monotonic_ns()
         if self._view.waiting:
             self.withdraw()
@@ -324,7 +323,7 @@ class ServingTelemetry(EngineTelemetry):
             self._counts[late] += 1
 
     def say(self, just_stepped: Sequence[Any] = ()) -> None:
-        """Write the load. `just_stepped` are not yet back in the scheduler's running batch."""
+        """Write the load. `just_stepped` are requests that are not yet back in the scheduler's running batch."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
@@ -426,7 +425,7 @@ class RolloutTelemetry(EngineTelemetry):
             self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
 
     def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
-        """Return (predicted ns of the next step or of its layers, or None; whether it is a prefill)."""
+        """Return the predicted ns of the next step or of its `layers` (None: unknown), and whether it is a prefill."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
@@ -435,7 +434,7 @@ class RolloutTelemetry(EngineTelemetry):
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """Return the most tokens whose prefill, or its layers if known, fits in `limit_ns`."""
+        """Return the most tokens whose prefill (its layers alone, if their time is known) fits in `limit_ns`."""
         times = self.layer_times if self.layer_times.prefill.fitted else self.times
         return times.prefill_tokens_within(limit_ns, self._view.chunked_prefix)
 

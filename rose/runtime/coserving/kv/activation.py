@@ -1,7 +1,7 @@
 """Moves a rollout engine's memory to its device for a lease, and off it afterwards.
 
-With `coserving.activation` "leased" on a GPU, SGLang's memory saver moves weights and KV pool. Otherwise only the
-pool's memory moves (`memory.PoolMemory`)."""
+With `coserving.activation` "leased" on a GPU, SGLang's memory saver moves the weights and the KV pool. In all other
+cases, only the pool's memory moves (`memory.PoolMemory`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KV = "kv_cache"
 
 
 class NoRoomError(Exception):
-    """The device has too little room for the memory."""
+    """The device has too little room for the engine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Move:
 
 
 class SavedMemory:
-    """Weights and KV pool in SGLang's memory saver. Addresses stay, so graphs stay valid."""
+    """Weights and KV pool in SGLang's memory saver. Their addresses never change, so captured graphs stay valid."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -49,7 +49,7 @@ class SavedMemory:
 
     @classmethod
     def of_gpu(cls, scheduler: Any) -> SavedMemory | None:
-        """Return the saved memory, or None if the engine was started without it."""
+        """Return the saved memory, or None if the engine was started without a memory saver."""
         arguments = scheduler.server_args
         leased = arguments.enable_memory_saver and arguments.enable_weights_cpu_backup
         return cls(scheduler) if leased and str(scheduler.device) != "cpu" else None
@@ -59,7 +59,7 @@ class SavedMemory:
         return bool(self._scheduler.is_fully_idle())
 
     def bring(self, *, weights_alone: bool = False) -> int:
-        """Return the bytes brought in. Raises NoRoomError and then brings in nothing."""
+        """Bring the memory in and return its bytes. Raises NoRoomError, and then brings nothing in."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
         tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
@@ -87,7 +87,7 @@ class SavedMemory:
 
 
 class Activation:
-    """Moves memory between two steps. Saved memory moves with a lease, pool memory with its use."""
+    """Moves memory between two steps. Saved memory comes with a lease, pool memory when requests need it."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
@@ -99,7 +99,7 @@ class Activation:
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """Return whether saved memory moved. Raises NoRoomError, or RuntimeError if it took too long."""
+        """Bring memory in. Return whether saved memory moved. Raises NoRoomError, or RuntimeError if it was slow."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(self._bring, away=False)
@@ -125,7 +125,7 @@ class Activation:
             self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
 
     def bring_weights(self) -> str | None:
-        """Keep the weights in until a sync is done. Return why that is impossible, or None."""
+        """Bring the weights in, for a sync. Return why that is impossible, or None."""
         if not self._weights_in and (saved := self._saved) is not None:
             try:
                 self._move(lambda: saved.bring(weights_alone=True), away=False, weights_alone=True)

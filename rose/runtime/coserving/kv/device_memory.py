@@ -61,7 +61,7 @@ class CudaMemory:
         self._call("cuMemAddressFree", address, size_bytes)
 
     def map(self, address: int, size_bytes: int) -> None:
-        """Map a new piece. Nothing may access it until `allow` is called. Raises NoRoomError."""
+        """Map a new piece. Nothing may access the piece until `allow` is called. Raises NoRoomError."""
         handle = self._call("cuMemCreate", size_bytes, self._properties, 0)
         try:
             self._call("cuMemMap", address, size_bytes, 0, handle, 0)
@@ -92,7 +92,7 @@ class Reservation:
 
     def __init__(self, memory: PieceMemory, pieces: int, piece_bytes: int) -> None:
         assert piece_bytes > 0, f"a piece of {piece_bytes} bytes"
-        assert piece_bytes % memory.granularity == 0, f"a piece of {piece_bytes} bytes is no multiple"
+        assert piece_bytes % memory.granularity == 0, f"{piece_bytes} bytes are no multiple of the granularity"
         self._memory, self._pieces, self.piece_bytes = memory, pieces, piece_bytes
         self.size_bytes = pieces * piece_bytes
         self.address = memory.reserve(self.size_bytes)
@@ -103,7 +103,7 @@ class Reservation:
         return len(self._mapped) * self.piece_bytes
 
     def map(self, begin: int, end: int) -> None:
-        """Map new pieces [begin, end): all or none. Raises NoRoomError or DriverError."""
+        """Map new pieces at [begin, end), all or none. Raises NoRoomError or DriverError."""
         assert 0 <= begin <= end <= self._pieces, f"pieces {begin} to {end} are not within {self._pieces}"
         assert self._mapped.isdisjoint(range(begin, end)), f"pieces {begin} to {end} are mapped already"
         memory, done = self._memory, begin
@@ -120,7 +120,7 @@ class Reservation:
         self._mapped.update(range(begin, end))
 
     def unmap(self, begin: int, end: int) -> None:
-        """Unmap pieces [begin, end) after queued work. Raises DriverError."""
+        """Unmap the pieces [begin, end) once queued work has ended. Raises DriverError."""
         assert self._mapped.issuperset(range(begin, end)), f"pieces {begin} to {end} are not all mapped"
         self._memory.synchronize()
         for piece in range(begin, end):
@@ -128,7 +128,7 @@ class Reservation:
             self._mapped.discard(piece)
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor over the addresses, which does not keep this reservation alive."""
+        """Return a tensor at these addresses. The tensor does not keep this reservation alive."""
         device = self._memory.device
         storage: Any = torch._C._construct_storage_from_data_pointer(self.address, device, self.size_bytes)
         whole = torch.empty(0, dtype=dtype, device=device).set_(storage)

@@ -1,5 +1,5 @@
-"""Computes a KV pool's blocks: the fewest slots that fill whole memory pieces in each buffer. Slot 0 is padding, so its
-block is never unmapped."""
+"""Computes a KV pool's blocks. A block is the fewest slots that fill whole memory pieces in each buffer. Slot 0 is
+padding, so the block of slot 0 is never unmapped."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ def block_slots(row_bytes: Iterable[int], granularity_bytes: int, slots: int) ->
 
 
 def runs(numbers: Iterable[int] | NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return [begin, end) for each group of consecutive numbers, which occur once each."""
+    """Return [begin, end) for each group of consecutive `numbers`. Each number occurs once."""
     ordered = np.sort(np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers), dtype=np.int64))
     if not len(ordered):
         return []
@@ -47,11 +47,11 @@ class Blocks:
         return end - begin
 
     def span(self, number: int) -> tuple[int, int]:
-        """Return [begin, end) of a block's usable slots."""
+        """Return [begin, end) of the usable slots of a block."""
         return max(1, number * self.block), min(self.slots + 1, (number + 1) * self.block)
 
     def to_map(self, slots: int) -> list[int]:
-        """Return the lowest blocks that make `slots` slots usable, as far as the pool has them."""
+        """Return the lowest unmapped blocks that make `slots` slots usable, or all if there are too few."""
         chosen: list[int] = []
         missing = min(slots, self.slots) - self.mapped_slots
         for number in range(self.count):
@@ -63,7 +63,7 @@ class Blocks:
         return chosen
 
     def to_unmap(self, free: NDArray[np.int64], keep_slots: int = 0) -> list[int]:
-        """Return the free mapped blocks, highest first, that leave at least `keep_slots` usable."""
+        """Return the mapped blocks that are free, highest first, but leave at least `keep_slots` slots usable."""
         per_block = np.bincount(free // self.block, minlength=self.count)
         left = self.mapped_slots
         chosen: list[int] = []

@@ -1,4 +1,4 @@
-"""Keeps two engines within one KV budget, from inside the rollout engine."""
+"""Keeps two engines within one budget of KV memory, from inside the rollout engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CUT_POLL_S = 0.0005
 
 
 class KvGuard:
-    """Keeps a rollout engine within its budget of token slots. `pages` and `activation` are None where memory stays."""
+    """Keeps a rollout engine within its budget of slots. `pages` and `activation` move its memory (None: it stays)."""
 
     def __init__(
         self, page: ArbiterPage, view: SchedulerView, pages: PoolMemory | None, activation: Activation | None = None
@@ -64,7 +64,7 @@ class KvGuard:
         return True
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
-        """Keep the engine within its lease between two steps. After False, read the lease again."""
+        """Keep the engine within its lease between two steps. If this returns False, read the lease again."""
         lent = lease.expires_ns > now_ns
         if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
             return False
@@ -118,8 +118,8 @@ class KvGuard:
         self.pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End the youngest requests until the rest fits, and waiting ones that never fit `lasting_tokens`. Return
-        (ended requests, kept tokens)."""
+        """End the youngest requests until the rest fits the budget, and waiting requests that can never fit
+        `lasting_tokens`. Return (ended requests, kept tokens)."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))
@@ -142,8 +142,8 @@ class KvGuard:
 
 
 class KvClaim:
-    """Reports serving's memory pressure, and waits a moment for a cut. On cores, a rollout engine gets no time for the
-    cut during serving's next step."""
+    """Reports serving's memory pressure, and waits a moment for a cut. On CPU cores, a rollout engine gets no time for
+    the cut while serving computes its next step."""
 
     def __init__(self, page: ArbiterPage) -> None:
         self._page = page
@@ -172,7 +172,7 @@ class KvClaim:
         )
 
     def wait(self) -> None:
-        """Return after the cut, or after `CUT_WAIT_NS`. Serving waits at most once in a lease."""
+        """Return after the cut, or after `CUT_WAIT_NS`. Serving waits at most once per lease."""
         self._waited_lease = self._lease.number
         began = now = monotonic_ns()
         while now - began < CUT_WAIT_NS and not self._was_cut():
@@ -187,8 +187,8 @@ class KvClaim:
 
 
 class KvPages:
-    """A CPU engine's pool, whose free pages return to the system. They read as zeros afterwards, which is safe because
-    SGLang writes a slot before it reads it."""
+    """The pool of a CPU engine, whose free memory pages go back to the system. Afterwards they contain zeros, which is
+    safe because SGLang writes a slot before it reads the slot."""
 
     mechanism = "page-return"
 
@@ -202,7 +202,7 @@ class KvPages:
 
     @classmethod
     def of_cpu(cls, scheduler: Any) -> KvPages | None:
-        """Return the pool's memory, or None if it is no plain host memory."""
+        """Return the pool's memory, or None if the pool is not plain host memory."""
         pool = scheduler.token_to_kv_pool_allocator.get_kvcache()
         buffers = getattr(pool, "k_buffer", None) or []
         plain = any(buffer.device.type == "cpu" and buffer.is_contiguous() for buffer in buffers[:1])
@@ -218,7 +218,7 @@ class KvPages:
         return False
 
     def give_back(self, keep_tokens: int = 0) -> int:
-        """Return how many resident bytes the free pages gave back."""
+        """Give free pages back to the system, and return how many resident bytes that freed."""
         resident = self._resident_bytes()
         free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
         for begin, end in runs(free):

@@ -1,5 +1,5 @@
-"""Puts a KV pool into returnable memory at reserved addresses, so that tensors and graphs stay valid. SGLang's
-allocator loses a block's slots before the block's memory goes."""
+"""Puts a KV pool at reserved addresses into memory that can be returned, so tensors and graphs stay valid. A block's
+slots are taken out of SGLang's allocator before the block's memory is returned."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _BUFFERS = "_rose_buffers"
 
 
 class KvBuffers:
-    """The mapped keys and values of each layer, as SGLang keeps them: halves of one tensor. `shape` is that of one
-    slot. Raises NoRoomError or DriverError."""
+    """The mapped keys and values of each layer, as halves of one tensor, which is how SGLang keeps them. `shape` is the
+    shape of one slot. Raises NoRoomError or DriverError."""
 
     def __init__(
         self, memory: PieceMemory, *, slots: int, layers: int, shape: Sequence[int], dtype: torch.dtype
@@ -57,7 +57,7 @@ class KvBuffers:
         return sum(reservation.mapped_bytes for reservation in self._reservations)
 
     def map(self, numbers: Sequence[int]) -> None:
-        """Bring in zeroed memory for all these blocks or none. Raises NoRoomError or DriverError."""
+        """Bring in zeroed memory for these blocks, all or none. Raises NoRoomError or DriverError."""
         done: list[tuple[Reservation, int, int]] = []
         try:
             for begin, end in runs(numbers):
@@ -74,7 +74,7 @@ class KvBuffers:
         self.blocks.mapped.update(numbers)
 
     def unmap(self, numbers: Sequence[int]) -> int:
-        """Return these blocks' memory to the device, and its size in bytes. Raises DriverError."""
+        """Return the memory of these blocks to the device. Return its size in bytes. Raises DriverError."""
         before = self.mapped_bytes
         self.blocks.mapped.difference_update(numbers)
         for begin, end in runs(numbers):
@@ -105,7 +105,7 @@ class RemappedPages:
 
     @classmethod
     def of(cls, scheduler: Any) -> RemappedPages | None:
-        """Return the pool's memory, or None if `create_buffers` did not make the pool."""
+        """Return the pool's memory, or None if the pool was not made by `create_buffers`."""
         allocator = scheduler.token_to_kv_pool_allocator
         buffers = getattr(allocator.get_kvcache(), _BUFFERS, None)
         return cls(scheduler, buffers) if buffers is not None and type(allocator).__name__ in _ALLOCATORS else None
@@ -199,7 +199,7 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
 
 
 def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
-    """Create the pool's buffers in place of SGLang's, or log why not."""
+    """Create the pool's buffers instead of SGLang's, or log why that is impossible."""
     if (refused := _refusal(pool)) is None:
         try:
             device = torch.device(pool.device)

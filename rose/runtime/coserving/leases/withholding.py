@@ -29,7 +29,7 @@ class Withholding:
         self._wanted_since_ns, self._wanted_ns = 0, 0
 
     def look(self, now_ns: int, *, wanted: bool) -> bool:
-        """Return whether leases are withheld now. A window is recorded before it has any effect."""
+        """Return whether leases are withheld now. A window is recorded before it takes effect."""
         if not self._rules.share:
             return False
         utc_ns = self._anchor.utc_ns(now_ns)

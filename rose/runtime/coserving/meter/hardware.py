@@ -15,7 +15,7 @@ _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
 def hardware_id(device: DeviceConfig) -> str:
-    """Return a unique id: a GPU's UUID such as `GPU-5c1e...`, or `node-3/cores-0-7`."""
+    """Return the unique id of a device's hardware: a GPU's UUID such as `GPU-5c1e...`, or `node-3/cores-0-7`."""
     host = socket.gethostname()
     if device.gpu is None:
         return f"{host}/cores-{_ranges(device.cores)}"
@@ -44,11 +44,11 @@ def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
         alone = _other_gpus(_number(device.gpu), dict(variable.partition("=")[::2] for variable in variables))
     if alone is None:
         return None
-    return f"its process may use {alone} alone, and this device is another: attach it to the page of the one it is on"
+    return f"its process may use only {alone}, which is not this device: attach it to the page of that device"
 
 
 def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
-    """Return the GPUs that a process sees, if not GPU `number`. An MPS daemon numbers its GPUs anew."""
+    """Return the GPUs that a process sees, or None if GPU `number` may be one. An MPS daemon renumbers its GPUs."""
     visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
     alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
     if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):

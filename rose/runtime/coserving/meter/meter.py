@@ -1,4 +1,4 @@
-"""Records a device's power and use as `power` events without gaps or overlaps, measured or not."""
+"""Records a device's power and use as `power` events, measured or not, without gaps or overlaps."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ _JOIN_S = 5.0  # the longest wait for a driver, which may hang
 
 
 class CoresInstrument:
-    """Reads cores, which have no power meter."""
+    """Reads the use of cores, which have no power meter."""
 
     def __init__(self, cores: Sequence[int]) -> None:
         self._cores = frozenset(cores)
@@ -32,7 +32,7 @@ class CoresInstrument:
         return self._t0_ns
 
     def read(self) -> Power:
-        """Return the use since the last reading, in monotonic ns. Raises UnreadableError."""
+        """Return the use since the last reading. Its times are monotonic ns. Raises UnreadableError."""
         busy_s, total_s = self._times_s()
         t0_ns, t1_ns = self._t0_ns, monotonic_ns()
         length_s = total_s - self._total_s
@@ -53,7 +53,7 @@ class CoresInstrument:
     def _times_s(self) -> tuple[float, float]:
         times = psutil.cpu_times(percpu=True)
         if missing := [core for core in sorted(self._cores) if core >= len(times)]:
-            raise UnreadableError(f"cores {missing} are off, or not of this host")
+            raise UnreadableError(f"cores {missing} are offline, or this host does not have them")
         busy_s = total_s = 0.0
         for core in self._cores:
             one = times[core]
@@ -65,7 +65,7 @@ class CoresInstrument:
 
 
 class DeviceMeter:
-    """Reads `device` every `period_s` seconds in a thread, or never if that is 0."""
+    """Reads `device` every `period_s` seconds in a thread, or never if the period is 0."""
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class DeviceMeter:
 
     @property
     def others(self) -> int:
-        """Return how many processes besides two engines computed on a GPU; 0 if unknown."""
+        """Return how many processes other than the two engines computed on a GPU; 0 if unknown."""
         return self._instrument.others if isinstance(self._instrument, GpuInstrument) else 0
 
     def stop(self) -> None:
-        """Take a last reading and end within seconds, even if the driver hangs."""
+        """Take a last reading and stop, within seconds even if the driver hangs."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)

@@ -1,4 +1,4 @@
-"""Does one job at a time in a thread beside an engine in operation, in portions on a lent device."""
+"""Does one job at a time, in a thread beside a running engine. On a lent device, a job is done in portions."""
 
 import os
 import threading
@@ -15,12 +15,12 @@ RecordSpan = Callable[[int, int], None]  # learns the start and the end of work 
 
 
 class GivenUpError(Exception):
-    """A later job replaces this job."""
+    """The job was given up, because a later one replaces it."""
 
 
 class Background:
-    """Only the scheduler's thread may call `start` and `busy`. Without `host_cores`, jobs wait for the device before
-    each portion, and `record_span` gets the portion's time."""
+    """Only the scheduler's thread may call `start` and `busy`. Without `host_cores`, a job waits for the device before
+    each portion, and `record_span` receives the time of each portion."""
 
     def __init__(
         self, wait_for_device: Callable[[], None], host_cores: Sequence[int], record_span: RecordSpan | None
@@ -37,14 +37,14 @@ class Background:
         self._working_since_ns = 0
 
     def give_up(self) -> None:
-        """End the current job after its portion, without its last call and without waiting."""
+        """Stop the current job after the portion that is running, without waiting. The job's last call is not made."""
         with self._ending:
             self._given_up.set()
             self.busy = False
 
     def start(self, job: Callable[[Turn], Callable[[], None]]) -> None:
-        """Replace the former job without waiting. `job` gets a context manager for its portions, which raises
-        GivenUpError, and returns its last call."""
+        """Start `job` in place of the former job, without waiting. `job` receives a context manager for its portions,
+        which raises GivenUpError, and returns the job's last call."""
         self.give_up()
         self._given_up, self.busy = threading.Event(), True
         arguments = (job, self._given_up, self._thread)
@@ -59,8 +59,8 @@ class Background:
             os.sched_setaffinity(0, self._host_cores)
         except OSError as error:
             raise TransferError(
-                f"host_cores {sorted(self._host_cores)} cannot be used ({error.strerror}); give cores of this host "
-                "that the engine may run on, or none"
+                f"host_cores {sorted(self._host_cores)} cannot be used ({error.strerror}): name cores of this host "
+                "that the engine may run on, or leave host_cores out"
             )
         be_nice(_HOST_NICE)
 

@@ -1,4 +1,4 @@
-"""Parameters under their published names, overwritten in place on accelerators for captured graphs."""
+"""Gives an engine's parameters their published names. On accelerators, captured graphs read them in place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EngineWeights:
     def of(
         cls, model_runner: Any, manifest: Manifest, ranks: Ranks, parameters: Mapping[str, torch.Tensor] | None = None
     ) -> EngineWeights:
-        """Return the weights. Raises TransferError if they do not fit the model's head counts."""
+        """Return the engine's weights. Raises TransferError if they do not fit the model's numbers of heads."""
         from rose.runtime.transfer.layout.fused import hf_views
 
         config = model_runner.model_config
@@ -41,7 +41,7 @@ class EngineWeights:
         return cls(views, None if ranks.size == 1 else _regions(config, manifest, ranks))
 
     def published(self, manifest: Manifest, turn: Turn = nullcontext) -> dict[str, torch.Tensor]:
-        """Return views of the parameters, or copies where the published type differs."""
+        """Return views of the parameters, or copies if the published type is another one."""
         from rose.runtime.transfer.codec.bits import torch_dtype
 
         types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}

@@ -83,7 +83,7 @@ class WeightUpdater:
         return self._ready is not None or self._background.busy
 
     def ask(self, verb: Verb, version: int) -> str | None:
-        """Begin the work that `verb` names, on all ranks at the same point. Return why not, or None."""
+        """Begin the work that `verb` names, at the same point on all ranks. Return why it cannot begin, or None."""
         ready = None if self._ready is None else self._ready.manifest.version
         work: Callable[[Turn], dict[str, object] | _Ready]
         if verb == "commit":
@@ -171,7 +171,7 @@ class WeightUpdater:
         return _Ready(staged.manifests[-1], swap, times, prepared.fingerprints)
 
     def _second(self, first: Manifest, prepared: Prepared, turn: Turn) -> Callable[[], None]:
-        """Write the version into a copy, and return the swap. On the host no graph holds parameters' addresses."""
+        """Write the version into a host copy, where no graph holds addresses. Return a function that swaps it in."""
         parameters = dict(self._model_runner.model.named_parameters())
         copies = {name: copied(one.detach(), one.dtype, turn) for name, one in parameters.items()}
         prepared.commit(EngineWeights.of(self._model_runner, first, self._ranks, copies).views, turn)
@@ -200,7 +200,7 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Return how the weights differ, or None. All are hashed unless fingerprints are as `expected`."""
+        """Return how the weights differ, or None. All are hashed, unless their fingerprints equal `expected`."""
         from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
@@ -217,7 +217,7 @@ class WeightUpdater:
         return drift
 
     def _commit(self, ready: _Ready) -> dict[str, int]:
-        """Swap the version in. Return how long the engine paused, and after which step."""
+        """Swap the version in. Return how long the engine paused, and the step after which that was."""
         began = monotonic_ns()
         held = self._page.open(Party.ROLLOUT, began)  # A held step stays held afterwards.
         self._page.close_span(Party.ROLLOUT, began)

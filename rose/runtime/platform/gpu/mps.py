@@ -20,7 +20,7 @@ def daemon_runs(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def client_environment(compute_share: float, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return a lent engine's variables: low priority, and at most `compute_share` of the GPU."""
+    """Return the environment variables of a lent engine: low priority, and at most `compute_share` of the GPU."""
     if not daemon_runs(environment):
         return {}
     client = {"CUDA_MPS_CLIENT_PRIORITY": _BELOW_NORMAL}

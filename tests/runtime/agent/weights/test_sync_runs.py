@@ -209,7 +209,7 @@ def garbled_answer(engine):
         (garbled_answer, "did not answer when told to confirm version 0"),
         (drifted, "model.norm.weight"),
         (no_record, "not on record"),
-        (damaged_record, "cannot be found out"),
+        (damaged_record, "not possible to find out"),
     ],
 )
 def test_what_cannot_be_confirmed_is_not_taken_over(engine, urls, change, reason):
@@ -226,4 +226,4 @@ def test_the_same_weights_by_another_runs_name_are_not_what_is_on_record(engine,
     assert bring(sync, urls, "two", 0).ok
     # As if the agent had been killed before it noted the second.
     (engine.staging / "held-0.json").write_bytes(record)
-    assert sync_of(engine).take_over(swaps(engine)) == "it holds weights two/0, and on record is one/0"
+    assert sync_of(engine).take_over(swaps(engine)) == "it holds weights two/0, but its record says one/0"

@@ -63,7 +63,7 @@ def page(folder):
 
 
 def test_pages_of_this_host_are_listed(folder):
-    assert "no page of this user on this host" in succeeds("attach")
+    assert "this user has no page on this host" in succeeds("attach")
     page = ArbiterPage.create(folder / "rose-run" / "gpu-0" / "page")
     assert succeeds("attach") == f"{page.path}: agent at work, no serving engine\n"
     with OtherParty(page.path, Party.SERVING) as engine:
@@ -82,7 +82,7 @@ def test_errors_are_messages(page):
 
 def test_a_server_whose_key_says_nothing_is_still_let_go(page):
     with served(Owner(keys=("a", "b"))) as url:
-        assert "does not tell who has this key" in succeeds("attach", "--url", url, "--token", "b")
+        assert "does not show its state to this key" in succeeds("attach", "--url", url, "--token", "b")
         assert "attached" in succeeds("attach", "--url", url, "--page", page.path, "--token", "b")
         assert succeeds("detach", "--url", url, "--token", "b") == f"detached {url}\n"
 
@@ -239,7 +239,7 @@ def test_serving_of_two_ranks_is_refused_with_the_reason_and_serves_on(two_ranks
     with Traffic(two_ranks) as traffic:
         traffic.goes_on()
         why = fails("attach", "--url", two_ranks, "--page", page.path)
-        assert "serving runs with --tp-size 2: one page speaks for one device" in why
+        assert "serving runs with --tp-size 2: a page stands for one device" in why
         assert not page.alive(Party.SERVING)
         assert "--tp-size 2" in succeeds("attach"), "the page says who could not have it"
         traffic.goes_on()

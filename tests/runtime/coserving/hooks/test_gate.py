@@ -260,5 +260,5 @@ def test_every_layer_of_a_model_looks_at_the_page():
     for layer in layers:
         value = layer(value)
     assert looked == [3, 2, 1, 0], "what follows the layers may take longer than one"
-    with pytest.raises(TypeError, match=r"keeps no `model\.layers`"):
+    with pytest.raises(TypeError, match=r"has no `model\.layers`"):
         add_layer_hooks(SimpleNamespace(model=SimpleNamespace()), looked.append)

@@ -60,7 +60,7 @@ def test_a_process_that_none_of_the_device_s_cores_are_open_to_is_elsewhere(page
         os.sched_setaffinity(serving.pid, {first})
         why = elsewhere(device(cores=[1000]), page, serving.pid)
         assert why is not None
-        assert why.startswith(f"its process may use cores {first} alone, and this device is another: ")
+        assert why.startswith(f"its process may use only cores {first}, which is not this device: ")
         # It has no such page: it is a process of another host, or container, that has this pid there.
         assert elsewhere(device(cores=[1000]), page, os.getppid()) is None
     assert elsewhere(device(cores=[1000]), page, serving.pid) is None, "it has ended"

@@ -134,5 +134,5 @@ sys.stdin.read()"""
     child.communicate("")
     assert reading.busy_share is not None
     assert 0 < reading.busy_share <= 1
-    with pytest.raises(UnreadableError, match=r"cores \[100000\] are off, or not of this host"):
+    with pytest.raises(UnreadableError, match=r"cores \[100000\] are offline, or this host does not have them"):
         CoresInstrument([CORE, 100_000]).open()
