@@ -26,7 +26,7 @@ _FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """A published version. `merged` tensors took a LoRA adapter; `rounded` tensors got another type."""
+    """A published version. A LoRA adapter was merged into the tensors `merged`. The tensors `rounded` changed type."""
 
     version: int
     merged: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Publication:
 
 
 class WeightOrigin:
-    """Publishes versions from `folder` with other ranks. Raises TransferError if another publisher has the folder."""
+    """Publishes versions from `folder` with other ranks. Raises TransferError if another publisher uses the folder."""
 
     def __init__(
         self,

@@ -76,9 +76,9 @@ def open_run(
     **options: Unpack[RunOptions],
 ) -> Run:
     """Open a run at the controller at `url`, or take over the run `resume`. Raises ClientError, ControllerAwayError or
-    RunEndedError. A kept `folder` lets a resumed run publish deltas. Others fetch weights from `host`. Requests are
-    repeated for `away_s` seconds. Weights have the names and types of `checkpoint`. All ranks of a torch.distributed
-    `group` call this at once and share `folder`."""
+    RunEndedError. If `folder` is kept, a resumed run can publish deltas. Engines fetch weights from the address `host`.
+    Requests are repeated for `away_s` seconds. Tensors must have names and types of those in `checkpoint`. All ranks of
+    a torch.distributed `group` call this at once and share `folder`."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
@@ -106,7 +106,7 @@ def open_run(
 
 
 class Run:
-    """A thread-safe run. As a context manager, it closes the run, as failed after an exception. Rank 0 closes."""
+    """A thread-safe run. As a context manager, rank 0 closes it at the end; after an exception, as failed."""
 
     def __init__(
         self,
@@ -362,7 +362,7 @@ class Run:
                 pass
 
     def _resume(self, error: RunLostError, fence: int, away_s: float, *, waits: bool) -> None:
-        """Continue the run after `error`, or raise the reason. A retry with the same key gets the same answer."""
+        """Continue the run after `error`, or raise why not. A retry with the same key gets the same answer."""
         with self._resuming:
             address = self.address
             if address.fence != fence:

@@ -28,9 +28,9 @@ class BesideReport(Report):
     """The device time that a rollout engine used beside live requests, in the last second."""
 
     share: float = Field(ge=0, le=1)  # Share of the device.
-    stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, divided by their duration alone.
+    stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, divided by that without rollouts.
     stretch_max: float = Field(ge=1, le=_STRETCH_MAX)  # The owner's limit.
-    held_by: Id | None = None  # Why it waits, a `Hold`; None: it may run.
+    held_by: Id | None = None  # The `Hold` for which the engine waits; None: it may run.
 
 
 class EngineReport(Report):
@@ -72,7 +72,7 @@ class HostFacts(Report):
 
 
 class Heartbeat(Report):
-    """An agent's report on a device. The reply comes once it differs from answer `seen`, or after `hold_s`."""
+    """An agent's report on a device. The reply comes once it differs from reply number `seen`, or after `hold_s` s."""
 
     device_id: Id
     engines: Few[EngineReport]
@@ -107,7 +107,7 @@ class Terms(Report):
 
 
 class HeartbeatReply(Report):
-    """Instructions for a device. Without an entry, an engine keeps its weights and its model."""
+    """Instructions for a device. An engine without an entry keeps its weights and its model."""
 
     seq: Count = 0
     renew: Few[Id] = []  # Leases to renew.
@@ -122,7 +122,7 @@ class HeartbeatReply(Report):
 
 
 class PreemptRequest(Message):
-    """Takes the youngest turns off an engine until `kv_tokens` are free; None takes all turns."""
+    """Takes the youngest turns off an engine until `kv_tokens` tokens are free. None: takes off all turns."""
 
     engine_id: Id
     kv_tokens: Count | None = None
@@ -155,7 +155,7 @@ class OpenRun(Message):
 
 
 class OpenedRun(Report):
-    """The answer to a client that opens or renews a run, with its last version and step."""
+    """The answer to a client that opens or renews a run, with the last version and step of the run."""
 
     run_id: Id
     fence: Fence
@@ -183,7 +183,7 @@ class PublishVersion(Message):
         if self.token is None:
             return self
         if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"token is given, and {shown(self.url)!r} takes no token: it uses fsspec's credentials")
+            raise ValueError(f"token is given, but {shown(self.url)!r} uses fsspec's credentials: leave it out")
         if not (self.token.isascii() and self.token.isprintable()):
             raise ValueError("token must be printable ASCII")
         return self

@@ -29,7 +29,7 @@ TokenOption = Annotated[str | None, typer.Option(help="Token of the controller."
 def up_command(
     config: FileOption,
     address: AddressOption = None,
-    wait: Annotated[bool, typer.Option(help="Wait for the controller and hosts; engines load longer.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait for the controller and the hosts, not for engines.")] = True,
     stay: Annotated[bool, typer.Option("--stay", help="Keep watching the fleet; fail if it is lost.")] = False,
     down_on_stop: Annotated[
         bool, typer.Option("--down-on-stop", help="With --stay: run `rose down --keep-runs` on Ctrl-C or SIGTERM.")
@@ -72,14 +72,14 @@ def down_command(
     with user_errors("stopped waiting: type `rose down` again to end the rest"):
         fleet = configuration.load(config)
         ran = down(fleet, address, progress(err=True), keep_runs=keep_runs)
-        echo(f"fleet {fleet.name!r} was put down" if ran else f"no fleet {fleet.name!r} runs here")
+        echo(f"fleet {fleet.name!r} has ended" if ran else f"no fleet {fleet.name!r} runs here")
         if (fleet_run := memory.read(places.state_folder(fleet))) is not None:
             how = "is kept" if fleet_run.kept else "has not ended, and its RL runs are still open"
             echo(f"fleet run {fleet_run.run_id} {how}: continue it with `rose up`; then `rose down` ends it")
 
 
 def restart_command(
-    part: Annotated[str, typer.Argument(metavar="HOST|controller", help="A host's name (or `local`).")],
+    part: Annotated[str, typer.Argument(metavar="HOST|controller", help="Host's name (or `local`), or `controller`.")],
     config: FileOption,
     address: AddressOption = None,
 ) -> None:
@@ -125,7 +125,7 @@ def drain_command(
     """Take back the lease of a device, and stop lending the device. Serving continues."""
     with user_errors("stopped: the fleet continues"):
         if every == (device is not None):
-            raise UserError("name a device to drain, or give --all")
+            raise UserError("give the id of a device to drain, or give --all")
         if undo and reason is not None:
             raise UserError("--reason does not go with --undo: leave it out")
         controller = _find(url, token, config)

@@ -36,7 +36,7 @@ REFUSED = [
     (
         "/runs/ID/versions",
         {**SECRET, "url": "s3://bucket/folder", "token": "hidden"},
-        "token is given, and 's3://bucket/folder' takes no token",
+        "token is given, but 's3://bucket/folder' uses fsspec's credentials",
     ),
     ("/runs/ID/versions", "hidden", "the body: Invalid JSON"),
     ("/runs/ID/events", {"fence": 1, "events": []}, "events: "),
