@@ -26,8 +26,8 @@ from benchmarks.faults.watch import PageWatch
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import Field, Party
 from rose.runtime.models import models
-from rose.runtime.places import HostPlan
 from rose.runtime.service import local_ray
+from rose.runtime.service.host_plan import HostPlan
 from rose.terminal import echo
 from tests.runtime.hosts import Host, Network, clock_library, missing
 

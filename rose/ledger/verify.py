@@ -312,7 +312,7 @@ def view_faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
         except OSError as error:
             return [f"{layout.CATALOG}: it cannot be read ({error.strerror}); move away what lies there"], []
         # Parts may have been restored, and the catalog is about to follow.
-        late = all(any(f"view {name} " in problem for name in sources.of_nothing()) for problem in problems)
+        late = all(any(f"view internal.{name} " in problem for name in sources.of_nothing()) for problem in problems)
         if not problems or not late or time.monotonic() - begun_s > retry_s:
             way_out = "the next `rose` command that reads the ledger replaces it"
             edited = "it was edited, or made by another version"

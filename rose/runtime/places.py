@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -18,8 +14,6 @@ from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 if TYPE_CHECKING:  # Importing these takes longer than `rose status` may.
     from rose.config import DeviceConfig, FleetConfig, HostConfig
-
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 def hosts(config: FleetConfig) -> list[HostConfig]:
@@ -86,47 +80,3 @@ def make_ledger(config: FleetConfig) -> Path:
         return layout.create(ledger(config))
     except LedgerError as error:
         raise FolderError(f"ledger: {error}; or set `ledger` in the fleet file to another folder") from None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostPlan:
-    """The facts that a host needs to start. The first host has no `address`; a host without a spool has no token."""
-
-    config: FleetConfig
-    host: str
-    run_id: str
-    controller_url: str
-    address: str | None = None
-    ledger_token: str = field(default="", repr=False)
-    agent_token: str = field(default="", repr=False)
-
-    @property
-    def own(self) -> FleetConfig:
-        """Return a configuration with this host alone, which names its ledger writers."""
-        name = self.host if self.config.hosts else self.config.host
-        return self.config.model_copy(update={"device": devices(self.config, self.host), "host": name, "hosts": []})
-
-    @property
-    def state(self) -> Path:
-        return state_folder(self.config) / self.host
-
-    @property
-    def logs(self) -> Path:
-        return self.state / "logs"
-
-    @property
-    def ledger(self) -> Path:
-        return ledger(self.config)
-
-    @property
-    def memory(self) -> Path:
-        """Return the folder of pages and staged weights, by which engines find their page again."""
-        return (self.state / "memory").resolve()
-
-    def make_memory(self) -> None:
-        home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-        private_files.make_linked(self.state / "memory", home, f"rose-fleet-{self.config.name}-{self.host}-")
-
-    def remove_memory(self) -> None:
-        if private_files.is_private(folder := self.memory):
-            shutil.rmtree(folder, ignore_errors=True)

@@ -93,6 +93,8 @@ def test_a_forged_comment_is_a_fault(late, described, text):
 
 
 def test_the_catalog_of_parts_that_are_being_moved_is_waited_for(late):
+    with duckdb.connect(late / layout.CATALOG) as connection:
+        connection.execute("CREATE OR REPLACE VIEW internal.stored_event AS FROM internal.unrolled_stored_event")
     held = threading.Event()
 
     def move():

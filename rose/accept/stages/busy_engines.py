@@ -19,7 +19,7 @@ from rose.accept.coserve.rounds import Round, Scene, budgets_of, claim_never_emp
 from rose.accept.coserve.worker import Worker
 from rose.accept.peer import Peer
 from rose.accept.stage import Scope, StageReport
-from rose.accept.stages.engines import Background, Parts, opened_parts
+from rose.accept.stages.engines import Parts, background, opened_parts
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.policy.credit import STRETCH_MAX
@@ -95,7 +95,7 @@ class _Busy:
             writer.hear()
             rollout.tell(url=engines[ROLLOUT].url, turns=scene.turns, seed=_KILL_SEED)
             decode = partial(token_times, engines[SERVING].url, tokens)
-            requests = [Background("request", decode) for _ in range(_KILL_LIVE)]
+            requests = [background(decode) for _ in range(_KILL_LIVE)]
             time.sleep(_CREDIT_BEFORE_S)
             self._report.fact(f"{name} killed: credit at the time, ms", _credit_ns(page) / 1e6)
             struck_ns = monotonic_ns()

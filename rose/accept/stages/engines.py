@@ -9,13 +9,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from rose.accept.coserve import traffic
 from rose.accept.coserve.host import ROLLOUT, SERVING, Cores, Gpu, Host, Models, opened
@@ -92,17 +91,17 @@ def measure(scope: Scope, report: StageReport) -> None:
     with opened_parts(scope, report) as parts:
         small = engine_models.layers(parts.shape, _SYNC_LAYERS)
         lengths = _FULL if not scope.quick else _CORES if scope.gpu is None else _QUICK
-        versions = Background("publishing", partial(publish_versions, small, scope.folder / "store"))
+        versions = background(partial(publish_versions, small, scope.folder / "store"))
         restart_s = max(_RESTART_S, _RESTART_SHARE * parts.start())
         parts.run("hooks", 0, parts.check_hooks)
         with suppress(Exception):  # The sync reports the failure. Rounds are not measured beside it.
-            versions.result(timeout_s=15.0)
+            versions.result(15.0)
         parts.run("rounds", lengths.rounds_s, partial(parts.play_rounds, lengths))
         parts.run("rollout engine killed", _KILL_S, partial(parts.fault, kill_rollout, 7))
         if parts.run("rollout engine started anew", restart_s, partial(parts.restart, scope.folder / "small", small)):
             parts.run("serving engine killed", _KILL_S, partial(parts.fault, kill_serving, 8))
             bring = partial(sync, parts.host, versions, report)
-            parts.run("sync", _SYNC_S, lambda: Background("sync", bring).result(parts.left_s))
+            parts.run("sync", _SYNC_S, lambda: background(bring).result(parts.left_s))
 
 
 @contextmanager
@@ -338,8 +337,8 @@ def publish_versions(shape: PolicyShape, folder: Path) -> tuple[VersionStore, fl
     return store, time.monotonic() - began_s
 
 
-def sync(host: Host, versions: Background[tuple[VersionStore, float]], report: StageReport) -> None:
-    store, took_s = versions.result(timeout_s=30.0)
+def sync(host: Host, versions: Future[tuple[VersionStore, float]], report: StageReport) -> None:
+    store, took_s = versions.result(30.0)
     report.fact("sync: versions published, seconds", round(took_s, 1))
     engine = EngineSync(host.engines[ROLLOUT], host.staging(ROLLOUT), device_id="d0")
     acknowledged, pause_ms = 0, float("inf")
@@ -359,22 +358,15 @@ def sync(host: Host, versions: Background[tuple[VersionStore, float]], report: S
     report.claim("engines: sync pause, delta", pause_ms, "ms", 50.0, "lower")
 
 
-class Background(Generic[T]):
-    """A daemon thread that runs `act`, so that it never delays the end of this process."""
+def background(act: Callable[[], T]) -> Future[T]:
+    """Run `act` in a daemon thread, so that it never delays the end of this process."""
+    future: Future[T] = Future()
 
-    def __init__(self, name: str, act: Callable[[], T]) -> None:
-        self._name = name
-        self._act = act
-        self._future: Future[T] = Future()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def result(self, timeout_s: float) -> T:
-        if not futures.wait([self._future], timeout_s).done:
-            raise TimeoutError(f"{self._name}: not finished after {timeout_s:.0f} s")
-        return self._future.result()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._future.set_result(self._act())
+            future.set_result(act())
         except BaseException as error:
-            self._future.set_exception(error)
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

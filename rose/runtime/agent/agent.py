@@ -126,10 +126,8 @@ def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: in
     reason = None
     if move.weights_alone:
         lease_id, reason = None, "the weights alone, for a sync"
-    elif event.memory_mechanism == "remap":
+    elif event.memory_mechanism == "remap" or spec.device.gpu is None:
         reason = "the KV pool alone"
-    elif spec.device.gpu is None:
-        reason = "the KV pool alone: weights are the host's memory" + ("" if move.away else ", and pages come with use")
     return dataclasses.replace(
         event, at_us=spec.anchor.utc_us(span.start_ns), lease_id=lease_id, reason=reason, moved_bytes=move.moved_bytes
     )

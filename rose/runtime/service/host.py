@@ -30,9 +30,9 @@ from rose.runtime.fleet import FleetPlan, host_cores, writer_name
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.models import models
 from rose.runtime.models.models import weights_bytes
-from rose.runtime.places import HostPlan
 from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.service import owner, process
+from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.memory import engines_token
 from rose.runtime.service.process import STOPPING, Report
 from rose.runtime.serving import ServingEngines

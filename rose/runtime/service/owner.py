@@ -28,7 +28,7 @@ from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.errors import DeploymentError
 from rose.runtime.fleet import FleetPlan, host_cores
 from rose.runtime.memory_plan import MemoryPlan
-from rose.runtime.places import HostPlan
+from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.process import log_to
 from rose.runtime.serving import ServingDevice, ServingEngines
 

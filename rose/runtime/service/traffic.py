@@ -16,8 +16,8 @@ from rose.runtime import places
 from rose.runtime.coserving.leases.leasing import lease_id_of
 from rose.runtime.coserving.page import ArbiterPage, PageError
 from rose.runtime.fleet import host_cores, writer_name
-from rose.runtime.places import HostPlan
 from rose.runtime.service import owner
+from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace

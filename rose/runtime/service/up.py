@@ -14,13 +14,13 @@ from rose.runtime import places, preflight
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import fleet_event, writer_name
-from rose.runtime.places import HostPlan
 from rose.runtime.scheduling.runs.recorder import close_runs, record_due
 from rose.runtime.service import local_ray, memory, process
 from rose.runtime.service.console import find
 from rose.runtime.service.controller import ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric, UnreachableError, listens
 from rose.runtime.service.host import HostActor
+from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.memory import FleetMemory, Remembered
 from rose.runtime.service.process import STOPPING, Report
 

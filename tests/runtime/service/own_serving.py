@@ -17,8 +17,8 @@ import psutil
 from rose.config import FleetConfig
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.sglang import EngineProcess, require_free_port
-from rose.runtime.places import HostPlan
 from rose.runtime.service import owner
+from rose.runtime.service.host_plan import HostPlan
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.stand_in_engine import broken
 

@@ -8,9 +8,9 @@ from rose.config import ConfigError
 from rose.errors import UserError
 from rose.runtime import places
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.places import HostPlan
-from rose.runtime.service import memory
+from rose.runtime.service import host_plan, memory
 from rose.runtime.service.host import HostRunner
+from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.memory import FleetMemory, Remembered
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from tests import strangers
@@ -191,7 +191,7 @@ def test_hosts_that_do_not_go_together_are_refused(old, new, named):
 @pytest.fixture
 def home(monkeypatch):
     with strangers.everybodys_folder() as folder:
-        monkeypatch.setattr(places, "_SHARED_MEMORY", folder)
+        monkeypatch.setattr(host_plan, "_SHARED_MEMORY", folder)
         yield folder
 
 

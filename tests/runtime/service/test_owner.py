@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from rose.runtime import serving
-from rose.runtime.places import HostPlan
 from rose.runtime.service import owner
 from rose.runtime.service.host import OwnServing
+from rose.runtime.service.host_plan import HostPlan
 from tests.runtime.conftest import until
 from tests.runtime.service import own_serving
 from tests.runtime.service.own_serving import failing, record, waiting
