@@ -133,7 +133,7 @@ def step_over(
     train_ns: int,
     publish_ns: int,
 ) -> Step:
-    """Return the event of a step that published `policy_version`. Its phases do not overlap."""
+    """Return the event of a step that published `policy_version`, and whose phases do not overlap."""
     return Step(
         step=step,
         policy_version=policy_version,

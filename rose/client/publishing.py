@@ -81,7 +81,7 @@ class WeightOrigin:
         self.url = self._server.url
 
     def publish(self, weights: Weights, version: int) -> Publication:
-        """Publish on all ranks at once. A failure on one rank is raised on all, and the version does not appear."""
+        """Publish, called on all ranks at once. If one rank fails, all raise its error, and no version appears."""
         from rose.runtime.transfer.package.parts import Writer
         from rose.runtime.transfer.sources.published import read
         from rose.runtime.transfer.sources.sharing import Offer, cuts, offers, share

@@ -106,7 +106,7 @@ def open_run(
 
 
 class Run:
-    """A thread-safe run. As a context manager, rank 0 closes it at the end; after an exception, as failed."""
+    """A thread-safe run. At the end of a `with` block, rank 0 closes the run, as failed if there was an exception."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class Run:
         return [future.result() for future in pending]
 
     async def turn(self, input_ids: Ids, sampling: Sampling | None = None, **labels: Unpack[TurnLabels]) -> Generation:
-        """Return one turn, as `TurnClient.turn` does, in any event loop."""
+        """Return the result of one turn, as `TurnClient.turn` does, in any event loop."""
         background = self._background_turns()
         return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
@@ -265,7 +265,7 @@ class Run:
             self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Record events durably, once per `event_id` (default: step, trajectory, or trajectory and verifier)."""
+        """Record events durably. Each `event_id` counts once. Default: step, trajectory, or trajectory and verifier."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -279,7 +279,7 @@ class Run:
         self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
 
     def close(self, outcome: Literal["ended", "failed"] = "ended", reason: str | None = None) -> None:
-        """End the run once all ranks end it. A second call does nothing. Raises ControllerAwayError."""
+        """End the run once all ranks have called this. A second call does nothing. Raises ControllerAwayError."""
         if self._left.is_set():
             return
         self._wait_for_ranks()
@@ -292,7 +292,7 @@ class Run:
             self.leave()
 
     def leave(self) -> None:
-        """Release resources once all ranks leave. The run expires, and can be resumed."""
+        """Release resources once all ranks have called this. The run then expires, and can be resumed."""
         self._wait_for_ranks()
         self._left.set()
         with self._lock:

@@ -1,4 +1,4 @@
-"""The turns of a run over asyncio, whole or as a stream."""
+"""Makes turns of a run with asyncio. A turn is returned as a whole, or as a stream."""
 
 from __future__ import annotations
 

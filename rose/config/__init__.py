@@ -190,12 +190,12 @@ class ServingConfig(Section):
         "tpot_budget_ms = 20 }]. Other requests have the budgets above. Lending leaves room for the smallest TTFT "
         "budget.",
     )
-    max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
+    max_prompt_tokens: PositiveInt = Field(default=128, description="Longest prompt that rollout steps leave room for.")
     max_total_tokens: PositiveInt | None = Field(
         default=None, description="KV-cache slots, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores."
     )
     port: Port | None = Field(
-        default=None, description="HTTP port of the first serving device; others count up. Default: free ports."
+        default=None, description="HTTP port of the first serving device; the others count up. Default: free ports."
     )
     extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
 
@@ -246,7 +246,7 @@ class CoservingConfig(Section):
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
     recorded_requests_per_s_max: PositiveFloat = Field(
         default=20.0,
-        description="Serving requests a second of a device that get a row each. Beyond that rate, a row counts for "
+        description="Serving requests per second of a device that get a row each. Beyond that rate, a row counts for "
         "several.",
     )
     activation: Literal["resident", "leased"] = Field(
@@ -378,7 +378,7 @@ class ArchiveConfig(Section):
 
 
 class FleetConfig(Section):
-    name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the run, in files and on screens.")
+    name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the fleet, in files and on screens.")
     ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
     host: str = Field(
         default="",
@@ -399,8 +399,8 @@ class FleetConfig(Section):
     state: PathText = Field(default=private_files.STATE, description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(
         default=[],
-        description="Several hosts, as `[[host]]` tables in place of the field `host`. The first has controller and "
-        "ledger.",
+        description="Several hosts, as `[[host]]` tables in place of the field `host`. The first host has the "
+        "controller and the ledger.",
     )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default=ServingConfig(), description="The serving engine.")

@@ -1,5 +1,5 @@
 """FrozenLake with token ids. An output has the four tiles around the player, a move and EOT; without a move, the turn
-is wasted. Each prompt extends the last, so that the prefix cache can be used."""
+is wasted. Each prompt extends the one before, so that the prefix cache can be used."""
 
 import itertools
 from collections.abc import Mapping, Sequence

@@ -233,7 +233,7 @@ class Controller:
         return messages.PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen))
 
     def drain(self, device_id: str | None, reason: str | None) -> list[str]:
-        """Stop lending a device (None: all devices), until `undrain` even across restarts. Raises RefusedError."""
+        """Stop lending a device (None: all devices) until `undrain`, also after a restart. Raises RefusedError."""
         devices = self._chosen(device_id)
         self.state.drain(devices, reason)
         self.drained |= dict.fromkeys(devices, reason)

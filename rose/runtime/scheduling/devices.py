@@ -21,7 +21,7 @@ HOLD_NS = 1_000_000_000  # The next turn of a trajectory comes soon.
 
 
 def differs(reply: HeartbeatReply, previous: HeartbeatReply) -> bool:
-    """Return whether the agent needs a new answer. If only wanted times grew, one must have doubled."""
+    """Return whether the agent needs a new answer. If only wanted times have grown, one must have doubled."""
     skipped: dict[str, object] = {"seq": 0, "renew": [], "wanted_ns": {}}
     return (
         reply.model_copy(update=skipped) != previous.model_copy(update=skipped)

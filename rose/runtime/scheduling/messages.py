@@ -63,7 +63,7 @@ class ClockReading(Report):
 
 
 class HostFacts(Report):
-    """The state of a host's event writer. None: unknown, or the ledger is not forwarded."""
+    """The state of a host's event writer. A field is None if it is unknown, or if no events are forwarded."""
 
     events_dropped: Count | None = None  # Events that its writer merged or only counted.
     segments_waiting: Count | None = None  # Segments that the ledger's gateway lacks.

@@ -277,7 +277,7 @@ class HostRunner:
             self._say(run.line())
 
     def _check(self, own: FleetConfig) -> None:
-        """Check a host of the fleet file. `rose up` has checked a fleet without hosts."""
+        """Check this host, unless `rose up` has done that, because the fleet file has no `[[host]]` tables."""
         # Ray or an earlier attempt may have narrowed this process's cores.
         with suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))

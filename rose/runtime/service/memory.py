@@ -135,8 +135,8 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
         *((f"{table}.model", old, models.get(table), "its RL runs use it") for table, old in gone.items()),
     ):
         if old != new:
-            problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}"
-            raise UserError(f"{problem}. Restore it, or end the run by `rose up` and `rose down` with the old file")
+            problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}. Restore it"
+            raise UserError(f"{problem}, or end the fleet run by `rose up` and `rose down` with the old file")
     for device_id, host in hosts_by_device(config).items():
         if (old_host := remembered.placed.get(device_id, host)) != host:
             problem = f"device {device_id!r} is on host {host!r}, but fleet run {remembered.run_id} has {old_host!r}"

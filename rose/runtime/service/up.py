@@ -299,7 +299,7 @@ def host_part(host: str) -> str:
 
 
 def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
-    """Return the fleet run, after it is on disk and in the ledger. Raises UserError."""
+    """Return the fleet run, once it is on disk and in the ledger. Raises UserError."""
     fleet_memory, hosts = FleetMemory(config), places.hosts(config)
     preflight.check_archive(config)
     try:

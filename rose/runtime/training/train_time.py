@@ -1,4 +1,4 @@
-"""Writes a trainer's working time to the device's page, as `train`."""
+"""Writes a trainer's working time to the device's page, as spans of the kind `train`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -50,7 +50,7 @@ class Trainer:
         return self.policy.weights()
 
     def update(self, trajectories: Sequence[Trajectory]) -> StepStats:
-        """Learn from the trajectories in one pass, without lost and stale ones and groups whose rewards are equal."""
+        """Learn from the trajectories in one pass, without lost or stale ones, and without groups of equal rewards."""
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
         used = [t for t in trajectories if t.trajectory_id not in dropped]
@@ -78,7 +78,7 @@ class Trainer:
         )
 
     def save(self, path: Path, note: str = "") -> None:
-        """Save all that the next update needs, durably. `note` is for a resuming trainer."""
+        """Save durably all that the next update needs. `note` is returned by `resume`."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),

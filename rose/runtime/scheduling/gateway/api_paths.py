@@ -262,7 +262,7 @@ class Paths:
         return JSONResponse(answer | {"num_paused_requests": 0})
 
     async def pull(self, request: Request) -> Response:
-        """Record which folder of the client has the weights of a copy. `update` later publishes that folder."""
+        """Record from which folder a copy would take its weights. `update` of the copy publishes that folder."""
         body = await _json(request)
         sglang.check_known(body, frozenset({"local_checkpoint_dir", "source_dir", "target_version"}))
         copy, source = _folder(body, "local_checkpoint_dir"), _folder(body, "source_dir")

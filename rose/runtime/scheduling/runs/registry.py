@@ -163,7 +163,7 @@ class Runs:
         hosts: Collection[str] = (),
         client_address: str | None = None,
     ) -> Run:
-        """Make this the newest version of the run. All `hosts` must reach the URL. Raises TransferError."""
+        """Make the requested version the newest of the run. All `hosts` must reach the URL. Raises TransferError."""
         run = self.hear(run_id, now_ns, request.fence)
         replace(self._origins, client=client_address).check_url(request.url)
         host = urlsplit(request.url).hostname
@@ -191,7 +191,7 @@ class Runs:
         self._change(run, replace(run.facts, adapters=dict(list(adapters.items())[-NAMES_MAX:])))
 
     def note_pulled(self, run: Run, copy: str, folder: str) -> None:
-        """Record that folder `copy` of the client has the weights of `folder`."""
+        """Record that the client's folder named `copy` has the weights of the folder named `folder`."""
         pulled = {name: value for name, value in run.facts.pulled.items() if name != copy} | {copy: folder}
         self._change(run, replace(run.facts, pulled=dict(list(pulled.items())[-NAMES_MAX:])))
 

@@ -130,7 +130,7 @@ class State:
             connection.executemany("DELETE FROM drained WHERE device_id = ?", [(name,) for name in devices])
 
     def check(self) -> str | None:
-        """Return why the state cannot be written, or None. If the last write failed, another is tried first."""
+        """Return why the state cannot be written, or None. If the last write failed, try another write first."""
         if self._failure is not None:
             with suppress(StateError), self._writing() as connection:
                 connection.execute("PRAGMA user_version = 0")  # A write without a change.

@@ -36,7 +36,7 @@ def new_id() -> str:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn. `waited_ns` and `deaths` are since its last progress. A death has an engine and the start of its life."""
+    """A turn. `waited_ns` and `deaths` count since its last progress. A death is (engine, start of its life)."""
 
     request: TurnRequest
     arrived_ns: int
