@@ -29,7 +29,7 @@ TokenOption = Annotated[str | None, typer.Option(help="Token of the controller."
 def up_command(
     config: FileOption,
     address: AddressOption = None,
-    wait: Annotated[bool, typer.Option(help="Wait for the controller and the hosts, not for engines.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait for the controller and hosts; engines load longer.")] = True,
     stay: Annotated[bool, typer.Option("--stay", help="Keep watching the fleet; fail if it is lost.")] = False,
     down_on_stop: Annotated[
         bool, typer.Option("--down-on-stop", help="With --stay: run `rose down --keep-runs` on Ctrl-C or SIGTERM.")
@@ -61,7 +61,9 @@ def up_command(
 def down_command(
     config: FileOption,
     address: AddressOption = None,
-    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep RL runs for the next `rose up`.")] = False,
+    keep_runs: Annotated[
+        bool, typer.Option("--keep-runs", help="Keep the fleet's RL runs for the next `rose up`.")
+    ] = False,
 ) -> None:
     """End a fleet: its leases, engines and accounts, then the controller and its RL runs. Attached servers continue."""
     from rose import config as configuration
@@ -79,7 +81,12 @@ def down_command(
 
 
 def restart_command(
-    part: Annotated[str, typer.Argument(metavar="HOST|controller", help="Host's name (or `local`), or `controller`.")],
+    part: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST|controller", help="Host's name in the fleet file (default `local`), or `controller`."
+        ),
+    ],
     config: FileOption,
     address: AddressOption = None,
 ) -> None:
