@@ -26,7 +26,7 @@ from rose.runtime.scheduling.turn_service import TurnService
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turns import Trajectories
 from rose.runtime.scheduling.workers import InFlight, Worker, WorkerTable
-from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
+from rose.transfer.wire.origin_rules import STRICT, OriginRules
 
 TICK_S, CALM_TICK_S = 0.1, 0.25  # Seconds between calls of `pass_time` with waiting turns, and without.
 

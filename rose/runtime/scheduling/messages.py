@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from rose.config import BudgetMs, PositiveInt, RequestClassConfig
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
-from rose.runtime.transfer.wire.origin_rules import shown
+from rose.transfer.wire.origin_rules import shown
 
 
 class Message(BaseModel):

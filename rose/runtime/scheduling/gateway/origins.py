@@ -17,7 +17,7 @@ from rose.runtime.engines.launch import die_with_parent
 from rose.runtime.scheduling.messages import PublishVersion
 from rose.runtime.scheduling.refusals import RefusedError
 from rose.runtime.scheduling.runs.registry import Run
-from rose.runtime.transfer.errors import TransferError
+from rose.transfer.errors import TransferError
 
 if TYPE_CHECKING:
     from rose.client.publishing import WeightOrigin
@@ -115,7 +115,7 @@ _origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the serving process: by
 
 
 def _delta_version(folder: Path) -> int | None:
-    from rose.runtime.transfer.sources.delta import Delta
+    from rose.transfer.sources.delta import Delta
 
     delta = Delta.read(folder)
     return None if delta is None else delta.version

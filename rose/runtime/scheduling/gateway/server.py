@@ -37,9 +37,9 @@ from rose.runtime.scheduling.runs.recorder import LedgerAwayError
 from rose.runtime.scheduling.runs.registry import UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turns.request import read as read_turn
-from rose.runtime.transfer.errors import ConflictError, TransferError
-from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from rose.tokens import Token
+from rose.transfer.errors import ConflictError, TransferError
+from rose.transfer.wire.origin_rules import STRICT, OriginRules
 
 logger = logging.getLogger(__name__)
 

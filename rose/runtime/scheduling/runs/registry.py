@@ -14,7 +14,7 @@ from rose.ledger.address import is_loopback
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion, Target
 from rose.runtime.scheduling.refusals import RefusedError
 from rose.runtime.scheduling.runs.state import RunFacts, RunState, State, StateError
-from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
+from rose.transfer.wire.origin_rules import STRICT, OriginRules
 
 NOT_HEARD = "not heard of"
 ENDED_MAX = 1000  # The earliest ended runs are forgotten first.
