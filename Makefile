@@ -49,5 +49,5 @@ $(READY): pyproject.toml $(addprefix requirements/,constraints-cpu.txt sglang-cp
 		--requirement requirements/sglang-cpu.txt --editable '.[dev]'
 	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement requirements/sglang-cpu-nodeps.txt
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true  # Some templates are no Python.
-	@$(BIN)/python -m rose.runtime.transfer.compilation
+	@$(BIN)/python -m rose.transfer.compilation
 	@touch $@

@@ -102,7 +102,9 @@ def _rose(
     pass
 
 
-LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.", envvar="ROSE_LEDGER")]
+LedgerOption = Annotated[
+    Path, typer.Option("--ledger", help="Folder of the ledger; else ./ledger.", envvar="ROSE_LEDGER")
+]
 
 
 @app.command("up", rich_help_panel=_FLEET)
@@ -118,7 +120,9 @@ def up(config: Path, **options: Any) -> None:
 @app.command(rich_help_panel=_FLEET)
 def demo(
     ledger: LedgerOption = Path("ledger"),
-    trace: Annotated[str | None, typer.Option(help="Serving traffic: a CSV file as the public Azure traces.")] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="Serving traffic: a CSV file in the columns of the public Azure traces.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of RL steps.", min=1)] = None,
     seconds: Annotated[float, typer.Option(help="Time limit in seconds.", min=1)] = 150.0,
 ) -> None:
@@ -203,7 +207,9 @@ def config() -> None:
 
 @app.command(rich_help_panel=_FLEET)
 def doctor(
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Check this fleet file, not the host.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Check this fleet file and its prices instead of the host.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check this host, or check a fleet file. Show what to do about each problem."""
@@ -219,10 +225,16 @@ def doctor(
 @app.command(rich_help_panel=_FLEET)
 def accept(
     quick: Annotated[bool, typer.Option("--quick", help="Run shorter stages without claims about tails.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Run this stage only; repeatable.", metavar="STAGE")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only this stage; repeat the option for more.", metavar="STAGE")
+    ] = None,
     gpu: Annotated[int | None, typer.Option(help="Index of the GPU. Default: the first.", min=0)] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 after a failed or skipped stage.")] = False,
-    report: Annotated[Path | None, typer.Option("--json", help="Report file, written after every stage.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with code 1 after a failed claim or skipped stage.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option("--json", help="File for the report, written after every stage.")
+    ] = None,
 ) -> None:
     """Test the claims of ROSE on this host's GPU in at most twenty minutes. Each result is shown beside its target."""
     from rose.accept.command import accept as run_stages
@@ -233,10 +245,18 @@ def accept(
 
 @app.command(rich_help_panel=_LEDGER)
 def dashboard(
-    ledger: Annotated[Path | None, typer.Option(help="Folder; else ./ledger or sample.", envvar="ROSE_LEDGER")] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the ledger. Default: ./ledger, else the sample ledger.", envvar="ROSE_LEDGER"),
+    ] = None,
     port: Annotated[int, typer.Option(help="HTTP port on this machine.")] = 8501,
-    host: Annotated[str, typer.Option(help="Address to bind; for other machines with --auth.")] = "127.0.0.1",
-    auth: Annotated[Path | None, typer.Option(help="Login file.", envvar="ROSE_DASHBOARD_AUTH")] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to bind. An address for other machines needs --auth.")
+    ] = "127.0.0.1",
+    auth: Annotated[
+        Path | None,
+        typer.Option(help="File with the login provider and the allowed people.", envvar="ROSE_DASHBOARD_AUTH"),
+    ] = None,
 ) -> None:
     """Open the dashboard on a ledger, also while a fleet runs."""
     import dashboard as pages

@@ -17,9 +17,9 @@ from rose.pricing.api import app as api
 from rose.pricing.api.questions import named
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire.relay import RelayServer
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire.relay import RelayServer
+from rose.transfer.wire.server import StoreServer
 from tests import programs
 from tests.hostile import HEADERS, TEXTS, answered, bodies, methods, paths, request
 from tests.long_form import usual

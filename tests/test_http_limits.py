@@ -17,8 +17,8 @@ from rose.http_limits import connections_max, protocol, raise_file_limit
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.gateway.http_server import HttpServer
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire import server as wire
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire import server as wire
 from tests import programs
 
 #: Connections that a server keeps, and those that strangers make.

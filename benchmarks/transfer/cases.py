@@ -19,10 +19,10 @@ from benchmarks.transfer.ways import COO, DENSE, SMALL, XOR, ZSTD, Way, ours_at
 from rose.accept.report import ROOT, Report
 from rose.runtime.models import models
 from rose.runtime.platform import cpu
-from rose.runtime.transfer.codec.bits import to_bits
-from rose.runtime.transfer.codec.choice import Link
-from rose.runtime.transfer.codec.header import Bits, read_header
 from rose.terminal import echo
+from rose.transfer.codec.bits import to_bits
+from rose.transfer.codec.choice import Link
+from rose.transfer.codec.header import Bits, read_header
 
 OTHERS = (XOR, ZSTD, DENSE, COO)
 GBITS_PER_S = (0.1, 1, 10)

@@ -18,8 +18,8 @@ from rose.config import TaskConfig, TrainingConfig
 from rose.runtime.models.models import once
 from rose.runtime.models.warm_start import WarmStart, train
 from rose.runtime.training.trainer import Trainer
-from rose.runtime.transfer.codec.bits import to_bits
-from rose.runtime.transfer.codec.header import Bits
+from rose.transfer.codec.bits import to_bits
+from rose.transfer.codec.header import Bits
 
 GROUP = 8
 STEPS, GROUPS = 64, 8  #: Steps of the recorded run, and the groups of `GROUP` trajectories in each.

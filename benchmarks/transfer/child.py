@@ -14,8 +14,8 @@ from rose.accept.report import ROOT
 def main() -> None:
     cores, *folders = sys.argv[1:]
     os.sched_setaffinity(0, json.loads(cores))
-    from rose.runtime.transfer.store.store import VersionStore
-    from rose.runtime.transfer.wire.server import StoreServer
+    from rose.transfer.store.store import VersionStore
+    from rose.transfer.wire.server import StoreServer
 
     with ExitStack() as stack:
         servers = [stack.enter_context(StoreServer(VersionStore(Path(folder)))) for folder in folders]

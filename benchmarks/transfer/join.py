@@ -13,12 +13,12 @@ from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import Scope
 from benchmarks.transfer.throttle import Throttle
 from rose.accept.report import Report
-from rose.runtime.transfer.apply.apply import prepare
-from rose.runtime.transfer.codec.bits import from_bits
-from rose.runtime.transfer.package.manifest import plan
-from rose.runtime.transfer.store.catalog import Catalog
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire.receiver import Receiver
+from rose.transfer.apply.apply import prepare
+from rose.transfer.codec.bits import from_bits
+from rose.transfer.package.manifest import plan
+from rose.transfer.store.catalog import Catalog
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire.receiver import Receiver
 
 SHARE = 0.01
 LINK_BYTES_PER_S = 1e8 / 8

@@ -19,15 +19,15 @@ from benchmarks.transfer.scope import ORDINARY_SHARES, Scope
 from benchmarks.transfer.throttle import Throttle
 from benchmarks.transfer.ways import DENSE, XOR, Way, in_threads
 from rose.accept.report import Report
-from rose.runtime.transfer.apply.apply import Prepared, prepare
-from rose.runtime.transfer.apply.staged import Staged
-from rose.runtime.transfer.codec.bits import digest, from_bits
-from rose.runtime.transfer.codec.header import Bits, Buffer
-from rose.runtime.transfer.package.manifest import Manifest, PieceEntry
-from rose.runtime.transfer.store.catalog import Catalog
-from rose.runtime.transfer.store.chunks import ChunkBuilder, ChunkFolder
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire.receiver import Receiver
+from rose.transfer.apply.apply import Prepared, prepare
+from rose.transfer.apply.staged import Staged
+from rose.transfer.codec.bits import digest, from_bits
+from rose.transfer.codec.header import Bits, Buffer
+from rose.transfer.package.manifest import Manifest, PieceEntry
+from rose.transfer.store.catalog import Catalog
+from rose.transfer.store.chunks import ChunkBuilder, ChunkFolder
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire.receiver import Receiver
 
 Arrays = dict[str, Bits]
 _Taken = dict[str, list[float]]  #: One way's values by phase, one a round: seconds, and `wire_bytes`.

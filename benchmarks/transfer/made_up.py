@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from rose.runtime.transfer.codec.header import Bits
+from rose.transfer.codec.header import Bits
 
 Masters = npt.NDArray[np.float32]
 SCALE = 0.02

@@ -17,8 +17,8 @@ from rose.runtime.agent.weights.sync import EngineSync, Target
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.models import models
 from rose.runtime.platform import cpu
-from rose.runtime.transfer.store.store import VersionStore
 from rose.terminal import echo
+from rose.transfer.store.store import VersionStore
 
 SHARE = 0.02
 _WEIGHTS = "model.safetensors"

@@ -8,18 +8,18 @@ import torch
 from benchmarks.transfer import made_up
 from benchmarks.transfer.scope import Scope
 from rose.accept.report import Report
-from rose.runtime.transfer.apply.apply import prepare
-from rose.runtime.transfer.codec import codec
-from rose.runtime.transfer.codec.bits import dtype_name, from_bits, to_bits
-from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.regions import Region
-from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells, receiver_regions
-from rose.runtime.transfer.package.cuts import Cut
-from rose.runtime.transfer.package.manifest import TensorInfo
-from rose.runtime.transfer.package.parts import Writer
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire.receiver import Receiver
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.apply.apply import prepare
+from rose.transfer.codec import codec
+from rose.transfer.codec.bits import dtype_name, from_bits, to_bits
+from rose.transfer.errors import TransferError
+from rose.transfer.layout.regions import Region
+from rose.transfer.layout.shards import ModelShape, Piece, cells, receiver_regions
+from rose.transfer.package.cuts import Cut
+from rose.transfer.package.manifest import TensorInfo
+from rose.transfer.package.parts import Writer
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire.receiver import Receiver
+from rose.transfer.wire.server import StoreServer
 
 SHARE = 0.03
 OVERHEAD_MOST = 1.05

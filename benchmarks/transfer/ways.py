@@ -12,9 +12,9 @@ from typing import TypeVar
 import numpy as np
 import zstandard
 
-from rose.runtime.transfer.codec import codec
-from rose.runtime.transfer.codec.choice import Link
-from rose.runtime.transfer.codec.header import Bits, Buffer
+from rose.transfer.codec import codec
+from rose.transfer.codec.choice import Link
+from rose.transfer.codec.header import Bits, Buffer
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

@@ -34,7 +34,7 @@ def failure_of(status: int, answer: Any) -> tuple[Failure, str]:
 
 
 class RetryLimit:
-    """Limits repeats to `away_s` seconds, or with `waits`, to as long as the controller is busy."""
+    """Limits repeats to `away_s` seconds. With `waits`, the time in which the controller is busy does not count."""
 
     def __init__(self, url: str, away_s: float, *, waits: bool, then: str = RESUME) -> None:
         self._url, self._away_s, self._waits, self._then = url, away_s, waits, then
@@ -59,7 +59,7 @@ class RetryLimit:
     def over(self, failure: Failure, reason: str) -> ControllerAwayError:
         for_s = f" for {self._away_s:.0f} s" if self._away_s else ""
         if failure == "silent":
-            problem = f"did not answer{for_s} ({reason}): start it, or correct the URL, and {self._then}"
+            problem = f"did not answer{for_s} ({reason}): start it, or correct the URL, then {self._then}"
         else:
             problem = f"answers, but is busy or refuses{for_s}: {reason}; {self._then} once that is over"
         return ControllerAwayError(f"the controller at {self._url} {problem}")

@@ -40,7 +40,7 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Tokens of a streamed turn. A part with `anew` replaces earlier parts. The last has the whole `generation`."""
+    """Tokens of a streamed turn. If `anew`, they replace all earlier parts. The last has the whole `generation`."""
 
     output_ids: list[int]
     logprobs: list[float]
@@ -50,7 +50,7 @@ class Part:
 
 
 class GenerationLost(Exception):  # noqa: N818 - a turn is lost, as in the ledger's outcome "lost"
-    """No engine could complete the turn in these `attempts`."""
+    """No engine could complete the turn. `attempts` has all attempts."""
 
     def __init__(self, message: str, attempts: Sequence[Attempt] = ()) -> None:
         super().__init__(message)
@@ -79,7 +79,7 @@ def judged(
     answer_tokens: Sequence[int] | None = None,
 ) -> list[Trajectory | Verdict]:
     """Return a `Trajectory` and a `Verdict` for each single-turn generation. Rewards from `threshold` on are accepted.
-    `trainer_version` learns from the generations. `answer_tokens` defaults to all tokens. Raises ClientError."""
+    `trainer_version` is the version that learns. `answer_tokens` defaults to all tokens. Raises ClientError."""
     for name, values in (("rewards", rewards), ("correct", correct), ("answer_tokens", answer_tokens)):
         if values is not None and len(values) != len(generations):
             raise ClientError(f"{name} has {len(values)} values for {len(generations)} generations: give one for each")
@@ -133,7 +133,7 @@ def step_over(
     train_ns: int,
     publish_ns: int,
 ) -> Step:
-    """Return the event of a step that published `policy_version`. Its phases do not overlap."""
+    """Return the event of a step that published `policy_version`, and whose phases do not overlap."""
     return Step(
         step=step,
         policy_version=policy_version,

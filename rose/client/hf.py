@@ -11,8 +11,8 @@ from rose.client.run import Run
 
 
 class PublishCallback(TrainerCallback):  # type: ignore[misc]
-    """Publishes to `run` after every `every` optimizer steps and at the end, and first if the run has no version. LoRA
-    adapters are merged. Errors of `Run.publish` end the training."""
+    """Publishes to `run` at the end and each time after `every` optimizer steps, and at the start if the run has no
+    version. LoRA adapters are merged. Errors of `Run.publish` end the training."""
 
     def __init__(self, run: Run, every: int = 1) -> None:
         if every < 1:

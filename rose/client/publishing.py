@@ -18,7 +18,7 @@ from rose.client.ranks import Ranks
 if TYPE_CHECKING:
     import torch
 
-    from rose.runtime.transfer.sources.published import Source, Weights
+    from rose.transfer.sources.published import Source, Weights
 
 _KEY = "publisher.key"  # Signs manifests, for all ranks and for a resumed run.
 _FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead engine leaves its pin behind.
@@ -26,7 +26,7 @@ _FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """A published version. `merged` tensors took a LoRA adapter; `rounded` tensors got another type."""
+    """A published version. A LoRA adapter was merged into the tensors `merged`. The tensors `rounded` changed type."""
 
     version: int
     merged: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Publication:
 
 
 class WeightOrigin:
-    """Publishes versions from `folder` with other ranks. Raises TransferError if another publisher has the folder."""
+    """Publishes versions from `folder` with other ranks. Raises TransferError if another publisher uses the folder."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class WeightOrigin:
     def _open(self, folder: Path, run_id: str, fence: int, checkpoint: Path | None) -> None:
         try:
             from rose.ledger.files import keys
-            from rose.runtime.transfer.sources.checkpoint import Checkpoint
-            from rose.runtime.transfer.store.store import Publisher, VersionStore
+            from rose.transfer.sources.checkpoint import Checkpoint
+            from rose.transfer.store.store import Publisher, VersionStore
         except ModuleNotFoundError as error:
             raise ClientError(f"publishing weights needs {error.name}: install it beside your trainer") from None
         self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
@@ -71,7 +71,7 @@ class WeightOrigin:
         self._publisher = Publisher(self._store)
 
     def _serve(self, host: str) -> None:
-        from rose.runtime.transfer.wire.server import StoreServer
+        from rose.transfer.wire.server import StoreServer
 
         self.token = secrets.token_urlsafe(32)
         try:
@@ -81,11 +81,11 @@ class WeightOrigin:
         self.url = self._server.url
 
     def publish(self, weights: Weights, version: int) -> Publication:
-        """Publish on all ranks at once. A failure on one rank is raised on all, and the version does not appear."""
-        from rose.runtime.transfer.package.parts import Writer
-        from rose.runtime.transfer.sources.published import read
-        from rose.runtime.transfer.sources.sharing import Offer, cuts, offers, share
-        from rose.runtime.transfer.store.fence import FencedError
+        """Publish, called on all ranks at once. If one rank fails, all raise its error, and no version appears."""
+        from rose.transfer.package.parts import Writer
+        from rose.transfer.sources.published import read
+        from rose.transfer.sources.sharing import Offer, cuts, offers, share
+        from rose.transfer.store.fence import FencedError
 
         sources: list[Source] = []
 

@@ -43,7 +43,7 @@ class Ranks:
         return self._group is not None
 
     def share(self, work: Callable[[], _T]) -> list[_T]:
-        """Return the results of `work` on all ranks. All raise the first failure, or ClientError for a lost rank."""
+        """Return the results of `work` on all ranks. All raise the first failure, or ClientError if a rank is gone."""
         if self._group is None:
             return [work()]
         import torch.distributed as dist
@@ -87,7 +87,7 @@ class Ranks:
             self.share(lambda: None if self.leads else _check_lock(path, expected))
 
     def leave(self) -> None:
-        """Wait until all ranks leave. If another rank publishes instead, that call fails."""
+        """Wait until all ranks have called this. If a rank publishes instead, its call fails."""
 
         def left() -> None:
             raise ClientError("it has left the run")

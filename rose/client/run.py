@@ -76,9 +76,9 @@ def open_run(
     **options: Unpack[RunOptions],
 ) -> Run:
     """Open a run at the controller at `url`, or take over the run `resume`. Raises ClientError, ControllerAwayError or
-    RunEndedError. A kept `folder` lets a resumed run publish deltas. Others fetch weights from `host`. Requests are
-    repeated for `away_s` seconds. Weights have the names and types of `checkpoint`. All ranks of a torch.distributed
-    `group` call this at once and share `folder`."""
+    RunEndedError. If `folder` is kept, a resumed run can publish deltas. Engines fetch weights from the address `host`.
+    Requests are repeated for `away_s` seconds. Tensors must have names and types of those in `checkpoint`. All ranks of
+    a torch.distributed `group` call this at once and share `folder`."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
@@ -106,7 +106,7 @@ def open_run(
 
 
 class Run:
-    """A thread-safe run. As a context manager, it closes the run, as failed after an exception. Rank 0 closes."""
+    """A thread-safe run. At the end of a `with` block, rank 0 closes the run, as failed if there was an exception."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class Run:
         return [future.result() for future in pending]
 
     async def turn(self, input_ids: Ids, sampling: Sampling | None = None, **labels: Unpack[TurnLabels]) -> Generation:
-        """Return one turn, as `TurnClient.turn` does, in any event loop."""
+        """Return the result of one turn, as `TurnClient.turn` does, in any event loop."""
         background = self._background_turns()
         return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
@@ -265,7 +265,7 @@ class Run:
             self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Record events durably, once per `event_id` (default: step, trajectory, or trajectory and verifier)."""
+        """Record events durably. Each `event_id` counts once. Default: step, trajectory, or trajectory and verifier."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -279,7 +279,7 @@ class Run:
         self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
 
     def close(self, outcome: Literal["ended", "failed"] = "ended", reason: str | None = None) -> None:
-        """End the run once all ranks end it. A second call does nothing. Raises ControllerAwayError."""
+        """End the run once all ranks have called this. A second call does nothing. Raises ControllerAwayError."""
         if self._left.is_set():
             return
         self._wait_for_ranks()
@@ -292,7 +292,7 @@ class Run:
             self.leave()
 
     def leave(self) -> None:
-        """Release resources once all ranks leave. The run expires, and can be resumed."""
+        """Release resources once all ranks have called this. The run then expires, and can be resumed."""
         self._wait_for_ranks()
         self._left.set()
         with self._lock:
@@ -362,7 +362,7 @@ class Run:
                 pass
 
     def _resume(self, error: RunLostError, fence: int, away_s: float, *, waits: bool) -> None:
-        """Continue the run after `error`, or raise the reason. A retry with the same key gets the same answer."""
+        """Continue the run after `error`, or raise why not. A retry with the same key gets the same answer."""
         with self._resuming:
             address = self.address
             if address.fence != fence:

@@ -1,4 +1,4 @@
-"""The turns of a run over asyncio, whole or as a stream."""
+"""Makes turns of a run with asyncio. A turn is returned as a whole, or as a stream."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TurnClient:
     async def stream(
         self, input_ids: Ids, sampling: Sampling | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield a turn's tokens, then the whole `generation`. A broken stream continues. Raises as `turn`."""
+        """Yield a turn's tokens, then its `generation`. A broken stream continues. Raises the errors of `turn`."""
         body = {**_body(input_ids, sampling, labels), "stream": True}
         retry = RetryLimit(self.address.url, self.address.away_s, waits=True)
         previous = Part(output_ids=[], logprobs=[], versions=[])
@@ -119,7 +119,7 @@ class TurnClient:
         async with self._request(body) as response:
             if response.content_type != "text/event-stream":
                 self._check(response.status, await response.json())
-                raise ClientError(f"{self.address.base} streams {response.content_type!r}, no server-sent events")
+                raise ClientError(f"{self.address.base} sent {response.content_type!r}, not server-sent events")
             while line := await response.content.readline(max_line_length=LINE_BYTES_MAX):
                 if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
                     answer = json.loads(data)

@@ -87,24 +87,24 @@ class HostConfig(Section):
     address: IpAddress | None = Field(
         default=None, description="IP address of its Ray node. Not needed for one host, or with `resource`."
     )
-    resource: Text | None = Field(default=None, description="A Ray resource of this node only, for changing addresses.")
+    resource: Text | None = Field(default=None, description="Ray resource of this node only, if the address changes.")
     cores: Cores = Field(default=[], description="Cores for agents and HTTP. Default: all cores that do not serve.")
     zone: str = Field(default="", description="Availability zone, for prices of traffic between hosts.")
     region: str = Field(default="", description="Region, for prices of traffic between hosts.")
 
 
 class DeviceConfig(Section):
-    id: Text = Field(max_length=128, description="Name in the ledger, on screens and of folders: no '/' in it.")
+    id: Text = Field(max_length=128, description="Name in the ledger, on screens and in paths: without '/'.")
     pool: Pool = Field(
-        description="`serving` devices serve and lend; `rollout` devices run rollouts, the first also a trainer."
+        description="`serving` devices serve and lend; `rollout` devices run rollouts, and the first of them a trainer."
     )
     device_class: Text = Field(description="Class of the device in the price book.")
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index. Leave it out on a host without a GPU.")
-    cores: Cores = Field(default=[], description="CPU cores: the device itself without a GPU, else its host cores.")
+    cores: Cores = Field(default=[], description="Cores that are the device, or with `gpu`, run its processes.")
     kv_bytes: int = Field(
         gt=0,
         le=AMOUNT_MAX,
-        description="KV-cache bytes that serving and rollouts share. A GPU has a pool of up to this size for each.",
+        description="KV-cache bytes that serving and rollouts share. On a GPU, each has a pool of up to this size.",
     )
     host: str | None = Field(default=None, description="Name of its `[[host]]` table. Needed for several hosts.")
     serving_url: str | None = Field(
@@ -150,7 +150,7 @@ def _absolute_text(path: str) -> str:
 
 
 def _whole_path(place: str) -> str:
-    """Return an absolute path. URLs and paths that begin with `~` stay."""
+    """Return an absolute path. URLs and paths that begin with `~` stay as they are."""
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
 
 
@@ -190,12 +190,12 @@ class ServingConfig(Section):
         "tpot_budget_ms = 20 }]. Other requests have the budgets above. Lending leaves room for the smallest TTFT "
         "budget.",
     )
-    max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
+    max_prompt_tokens: PositiveInt = Field(default=128, description="Longest prompt that rollout steps leave room for.")
     max_total_tokens: PositiveInt | None = Field(
         default=None, description="KV-cache slots, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores."
     )
     port: Port | None = Field(
-        default=None, description="HTTP port of the first serving device; others count up. Default: free ports."
+        default=None, description="HTTP port of the first serving device; the others count up. Default: free ports."
     )
     extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
 
@@ -241,12 +241,12 @@ class CoservingConfig(Section):
     )
     holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
     holdout_washout_s: DayS = Field(
-        default=60.0, description="Seconds after a lease without comparison of requests; at most half of a window."
+        default=60.0, description="Seconds after a lease in which requests are not compared; at most half of a window."
     )
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
     recorded_requests_per_s_max: PositiveFloat = Field(
         default=20.0,
-        description="Serving requests a second of a device that get a row each. Beyond that rate, a row counts for "
+        description="Serving requests per second of a device that get a row each. Beyond that rate, a row counts for "
         "several.",
     )
     activation: Literal["resident", "leased"] = Field(
@@ -325,7 +325,7 @@ class TrainingConfig(Section):
     clip_high: PositiveFloat = Field(default=0.28, description="Upper clip of the probability ratio.")
     minibatches: PositiveInt = Field(default=4, description="Optimiser steps in an RL step.")
     temperature: PositiveFloat = Field(default=1.0, description="Sampling temperature of rollouts.")
-    staleness_max: int = Field(default=1, ge=0, description="Maximum age of a token in versions when trained.")
+    staleness_max: int = Field(default=1, ge=0, description="Maximum age, in versions, of a token that is trained on.")
     threads: PositiveInt = Field(default=1, description="Threads of the trainer.")
     seed: int = Field(default=0, description="Seed of maps, sampling and warm start.")
 
@@ -378,7 +378,7 @@ class ArchiveConfig(Section):
 
 
 class FleetConfig(Section):
-    name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the run, in files and on screens.")
+    name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the fleet, in files and on screens.")
     ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
     host: str = Field(
         default="",
@@ -399,8 +399,8 @@ class FleetConfig(Section):
     state: PathText = Field(default=private_files.STATE, description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(
         default=[],
-        description="Several hosts, as `[[host]]` tables in place of the field `host`. The first has controller and "
-        "ledger.",
+        description="Several hosts, as `[[host]]` tables in place of the field `host`. The first host has the "
+        "controller and the ledger.",
     )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default=ServingConfig(), description="The serving engine.")
@@ -458,7 +458,7 @@ def load(path: Path) -> FleetConfig:
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:
-    """Return warnings about readable secrets. Raises OSError."""
+    """Return warnings about secrets that others can read. Raises OSError."""
     lines, token = list[str](), config.gateway.token
     if token == DOCUMENTED_TOKEN:
         lines.append(f"{path}: gateway.token is the documentation's example: make your own with `openssl rand -hex 32`")
@@ -468,7 +468,7 @@ def warnings(config: FleetConfig, path: Path) -> list[str]:
 
 
 def parse(text: str, source: str) -> FleetConfig:
-    """Return the fleet in a text, which errors call `source`. Raises ConfigError."""
+    """Return the fleet that `text` describes. Error messages name the text `source`. Raises ConfigError."""
     form, read = ("JSON", json.loads) if source.endswith(".json") else ("TOML", tomllib.loads)
     try:
         data = read(text)
@@ -478,7 +478,7 @@ def parse(text: str, source: str) -> FleetConfig:
 
 
 def validated(data: dict[str, object], source: str) -> FleetConfig:
-    """Return the fleet in a table, which errors call `source`. Raises ConfigError."""
+    """Return the fleet that the table `data` describes. Error messages name it `source`. Raises ConfigError."""
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:

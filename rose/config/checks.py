@@ -28,7 +28,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def check(config: FleetConfig) -> None:
-    """Raise ValueError if fields conflict. It names the fields and values, and says what to do."""
+    """Raise ValueError if fields conflict. The message names the fields and values, and says what to do."""
     _check_names(config)
     _check_hosts(config)
     _check_hardware(config)

@@ -10,7 +10,7 @@ from rose import private_files
 from rose.ledger.files import layout
 from rose.ledger.files.layout import LedgerError
 from rose.runtime.errors import FolderError
-from rose.runtime.transfer.wire.origin_rules import OriginRules
+from rose.transfer.wire.origin_rules import OriginRules
 
 if TYPE_CHECKING:  # Importing these takes longer than `rose status` may.
     from rose.config import DeviceConfig, FleetConfig, HostConfig

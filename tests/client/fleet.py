@@ -10,10 +10,10 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import Heartbeat
-from rose.runtime.transfer.apply.apply import prepare
-from rose.runtime.transfer.codec.bits import integers, torch_dtype
-from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.wire.receiver import Receiver
+from rose.transfer.apply.apply import prepare
+from rose.transfer.codec.bits import integers, torch_dtype
+from rose.transfer.errors import TransferError
+from rose.transfer.wire.receiver import Receiver
 from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, FakeEngine, left_of, report
 
 MODEL = "frozenlake-tiny"

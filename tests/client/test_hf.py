@@ -4,9 +4,9 @@ from safetensors.torch import load_file
 
 from rose import client
 from rose.runtime.platform.cpu import define_torchvision
-from rose.runtime.transfer.package.manifest import plan
+from rose.transfer.package.manifest import plan
 from tests.client.fleet import MODEL, fleet
-from tests.runtime.transfer.training import same, stage
+from tests.transfer.training import same, stage
 
 pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate: pip install accelerate")
 
@@ -39,8 +39,8 @@ def train(model, callback, folder, steps):
 
 
 def newest(run, folder):
-    from rose.runtime.transfer.apply.apply import prepare
-    from rose.runtime.transfer.codec.bits import torch_dtype
+    from rose.transfer.apply.apply import prepare
+    from rose.transfer.codec.bits import torch_dtype
 
     store = run._origin._store
     staged = stage(store, plan(store.packages(), run.version, None), folder)

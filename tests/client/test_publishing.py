@@ -10,11 +10,11 @@ import torch
 
 from rose import client
 from rose.client.publishing import WeightOrigin
-from rose.runtime.transfer.codec.bits import from_bits
-from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import plan
-from rose.runtime.transfer.store.encoder import rebuild
-from rose.runtime.transfer.store.store import VersionStore
+from rose.transfer.codec.bits import from_bits
+from rose.transfer.errors import TransferError
+from rose.transfer.package.manifest import plan
+from rose.transfer.store.encoder import rebuild
+from rose.transfer.store.store import VersionStore
 from tests.client.fleet import MODEL, Engine, Fetching, fleet
 
 

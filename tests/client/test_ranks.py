@@ -80,7 +80,7 @@ def test_if_a_rank_fails_no_version_appears_and_all_ranks_say_which_rank_and_ten
     assert elsewhere.startswith("ClientError rank 1: host ")
     assert "cannot see rank 0's folder '/proc/self/cwd'" in elsewhere
     assert kind.startswith("TransferError rank 1: tensor '0.bias' is a bytes")
-    assert overlap.startswith("TransferError tensor '0.bias': rank 0 has [0:4] and rank 1 [0:7]")
+    assert all(part in overlap for part in ("TransferError tensor '0.bias'", "rank 0", "[0:4]", "rank 1", "[0:7]"))
     assert numbers.startswith("ClientError version is [5, 6] on the ranks")
     assert disk.startswith("TransferError rank 1: version 1 cannot be written to")
     assert left == "ClientError rank 1: it has left the run"

@@ -43,9 +43,9 @@ from rose.runtime.models.policy_model import PolicyShape
 from rose.runtime.platform import gpu
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.traffic import trace as traces
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire.server import StoreServer
 from rose.terminal import echo
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire.server import StoreServer
 
 T = TypeVar("T")
 _GPU_TOKENS, _GRAPH_BATCH_MAX, _TURNS = 32768, 16, 16

@@ -26,13 +26,13 @@ from rose.runtime.coserving.questions import Ranks, Verb
 from rose.runtime.coserving.weights.parameters import EngineWeights
 from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.models.policy_model import PolicyShape
-from rose.runtime.transfer.codec.bits import integers
-from rose.runtime.transfer.layout.fused import hf_views
-from rose.runtime.transfer.package.cuts import cut_whole
-from rose.runtime.transfer.package.manifest import Manifest
-from rose.runtime.transfer.store.store import Publisher, VersionStore
-from rose.runtime.transfer.wire.receiver import Receiver
 from rose.terminal import echo
+from rose.transfer.codec.bits import integers
+from rose.transfer.layout.fused import hf_views
+from rose.transfer.package.cuts import cut_whole
+from rose.transfer.package.manifest import Manifest
+from rose.transfer.store.store import Publisher, VersionStore
+from rose.transfer.wire.receiver import Receiver
 
 SHARES = (0.2, 0.035, 0.014)  # Changed elements; the largest first, because the first commit has one-time work.
 _GPU = replace(engine_models.LARGE, vocab_size=32000)

@@ -24,7 +24,9 @@ from rose.terminal import Screen, echo, echo_data, echo_error
 if TYPE_CHECKING:
     from rose.ledger.ledger import Ledger
 
-LedgerOption = Annotated[Path | None, typer.Option("--ledger", envvar="ROSE_LEDGER", help="Folder; else ./ledger.")]
+LedgerOption = Annotated[
+    Path | None, typer.Option("--ledger", envvar="ROSE_LEDGER", help="Folder of the ledger; else ./ledger.")
+]
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

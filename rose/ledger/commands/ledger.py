@@ -27,7 +27,10 @@ ledger_app = typer.Typer(help="Verify a ledger, and prove it to others.", no_arg
 @ledger_app.command()
 def verify(
     ledger: common.LedgerOption = None,
-    against: Annotated[list[Path] | None, typer.Option("--against", help="Receipt or folder; repeatable.")] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option("--against", help="A receipt kept elsewhere, or a folder of receipts; may be repeated."),
+    ] = None,
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -108,9 +111,16 @@ def _key_cells(entry: dict[str, Any]) -> list[str | None]:
 def endorse(
     key: Annotated[str, typer.Argument(help="Public key, as `rose ledger verify` shows it.")],
     ledger: common.LedgerOption = None,
-    writer: Annotated[str | None, typer.Option(help="Writer to endorse it for; else those that use it.")] = None,
+    writer: Annotated[
+        str | None,
+        typer.Option(
+            help="Endorse the key for this writer, which may not have used it yet. Default: the writers that use it."
+        ),
+    ] = None,
     *,
-    may_endorse: Annotated[bool, typer.Option("--may-endorse", help="Let the key endorse others.")] = False,
+    may_endorse: Annotated[
+        bool, typer.Option("--may-endorse", help="Let the key endorse keys of all writers from now on.")
+    ] = False,
 ) -> None:
     """Endorse a key, with a signature by this user's key. The endorsed key may then sign for its writers."""
     with common.clear_errors():
@@ -127,7 +137,9 @@ def endorse(
 @ledger_app.command()
 def receipt(
     ledger: common.LedgerOption = None,
-    out: Annotated[Path | None, typer.Option(help="New file; else rose-receipt-<ledger>-<time>.json here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New file to write; else rose-receipt-<ledger>-<time>.json here.")
+    ] = None,
     as_json: common.JsonOption = False,
 ) -> None:
     """Write a signed receipt of every writer's newest link. Keep it elsewhere: it shows what was changed since."""

@@ -13,7 +13,9 @@ from rose.terminal import echo, echo_data
 
 token_app = typer.Typer(help="Make, list and end the named tokens of a controller.", no_args_is_help=True)
 
-TokensOption = Annotated[Path, typer.Option("--tokens", envvar="ROSE_TOKENS", help="`gateway.tokens` of the fleet.")]
+TokensOption = Annotated[
+    Path, typer.Option("--tokens", envvar="ROSE_TOKENS", help="File of the tokens: `gateway.tokens` of the fleet file.")
+]
 NameArgument = Annotated[str, typer.Argument(help="Name of the token, such as that of its holder.")]
 
 
@@ -21,7 +23,10 @@ NameArgument = Annotated[str, typer.Argument(help="Name of the token, such as th
 def create(
     name: NameArgument,
     tokens: TokensOption,
-    append: Annotated[list[str] | None, typer.Option(metavar="WRITERS", help="As these (*, ?); repeatable.")] = None,
+    append: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WRITERS", help="Append events as these writers; * and ? are wildcards; may be repeated."),
+    ] = None,
     *,
     read: Annotated[bool, typer.Option("--read", help="Read status, runs and the ledger.")] = False,
     generate: Annotated[bool, typer.Option("--generate", help="Play turns.")] = False,
@@ -29,8 +34,16 @@ def create(
     admin: Annotated[bool, typer.Option("--admin", help="Everything.")] = False,
     team: Annotated[str | None, typer.Option(help="Runs of this team alone, which pays for them.")] = None,
     run: Annotated[str | None, typer.Option(help="This run alone.")] = None,
-    expires: Annotated[str | None, typer.Option(metavar="DURATION", help="Its life, such as 90d; else no end.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="New private file for it; else print it.")] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Time until the token ends, such as 90d. By default it never ends."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Write the token to this new file, which only you can read. By default it is printed."
+        ),
+    ] = None,
 ) -> None:
     """Make a token and print it once. The file of tokens has only its hash. A running controller accepts it at once."""
     from rose import tokens as store

@@ -15,8 +15,12 @@ from rose.terminal import echo
 if TYPE_CHECKING:
     from rose.ledger.upkeep.jobs import Job
 
-ArchiveToOption = Annotated[str | None, typer.Option("--archive-to", help="Folder or URL, such as s3://bucket/prefix.")]
-ArchiveAfterOption = Annotated[str | None, typer.Option("--archive-after", help="Archive older events, such as 90d.")]
+ArchiveToOption = Annotated[
+    str | None, typer.Option("--archive-to", help="Where old events go: a folder or a URL such as s3://bucket/prefix.")
+]
+ArchiveAfterOption = Annotated[
+    str | None, typer.Option("--archive-after", help="Archive events older than this, such as 90d.")
+]
 DeleteOption = Annotated[bool, typer.Option("--delete", help="Have archived events leave the ledger.")]
 AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send the alerts of this file.")]
 

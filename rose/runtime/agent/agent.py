@@ -42,7 +42,7 @@ from rose.runtime.policy.serving import ServingHistory
 from rose.runtime.policy.slack import Budgets, Hold
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.messages import BesideReport, EngineReport, HostFacts, Terms
-from rose.runtime.transfer.wire.origin_rules import OriginRules
+from rose.transfer.wire.origin_rules import OriginRules
 
 
 def budgets(promised: ServingConfig | Terms) -> Budgets:

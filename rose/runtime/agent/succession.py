@@ -16,8 +16,8 @@ from rose.ledger.files import catalog
 from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.leases.leasing import LastLease, LeaseChange
 from rose.runtime.engines.adoption import boot_id
-from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import Manifest
+from rose.transfer.errors import TransferError
+from rose.transfer.package.manifest import Manifest
 
 _LATELY_US = 86_400_000_000  # a day: only this part of a long ledger is read, unless the host was away for longer
 

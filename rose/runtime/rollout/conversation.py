@@ -61,4 +61,5 @@ def _messages(observation: str | Messages) -> Messages:
 
 
 def _message(checkpoint: Path, why: str) -> str:
-    return f"task.environment has text, which rollout.model in {checkpoint} cannot read ({why}): name a chat model"
+    problem = f"task.environment has text, which rollout.model in {checkpoint} cannot read ({why})"
+    return f"{problem}: name a chat model, such as 'smollm2-135m-instruct'"

@@ -1,5 +1,5 @@
 """FrozenLake with token ids. An output has the four tiles around the player, a move and EOT; without a move, the turn
-is wasted. Each prompt extends the last, so that the prefix cache can be used."""
+is wasted. Each prompt extends the one before, so that the prefix cache can be used."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
 class FrozenLake:
-    """One trajectory. The seed of `reset` gives the board, `slip_seed` the slips. The verdict is ground truth."""
+    """One trajectory. The seed of `reset` gives the board, and `slip_seed` the slips. The verdict is ground truth."""
 
     verifier = "frozenlake-goal"
     verifier_version = "1"
@@ -100,7 +100,7 @@ def seed_of(*parts: int) -> int:
 
 
 def distances(board: Sequence[str]) -> dict[tuple[int, int], int]:
-    """Return the moves from each tile to the goal without slips. Unreachable tiles are left out."""
+    """Return the number of moves from each tile to the goal, without slips. Tiles that cannot reach it are left out."""
     size = len(board)
     goal = next((r, c) for r, c in itertools.product(range(size), repeat=2) if board[r][c] == "G")
     steps = {goal: 0}

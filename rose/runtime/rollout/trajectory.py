@@ -85,5 +85,5 @@ class Trajectory(Transcript):
         return min((version for version, generated in tokens if generated), default=None)
 
     def staleness(self, trainer_version: int) -> int:
-        """Return the trainer's version minus the oldest generating version, or 0 without one."""
+        """Return the trainer's version minus the oldest version that generated a token, or 0 if there is none."""
         return 0 if self.version is None else trainer_version - self.version

@@ -1,4 +1,4 @@
-"""The HTTP client with which agents call the controller. Calls raise OSError without an answer."""
+"""The HTTP client with which agents call the controller. Calls raise OSError if no answer comes."""
 
 import urllib.request
 

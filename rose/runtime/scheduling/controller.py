@@ -26,7 +26,7 @@ from rose.runtime.scheduling.turn_service import TurnService
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turns import Trajectories
 from rose.runtime.scheduling.workers import InFlight, Worker, WorkerTable
-from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
+from rose.transfer.wire.origin_rules import STRICT, OriginRules
 
 TICK_S, CALM_TICK_S = 0.1, 0.25  # Seconds between calls of `pass_time` with waiting turns, and without.
 
@@ -146,7 +146,7 @@ class Controller:
         self.queue.dispatch(monotonic_ns())
 
     def abort(self, run_id: str, name: str | None = None) -> int:
-        """End the run's turns with this name, or all of them. Return how many turns end."""
+        """End the run's turns whose name is `name` (None: all turns). Return the number of ended turns."""
         self.runs.hear(run_id, monotonic_ns())
         turns = [turn for turn in self.loads[run_id].turns if name in (None, turn.name)]
         for turn in turns:
@@ -172,7 +172,7 @@ class Controller:
             self.answers.forget_count(run_id)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Return instructions once they change, or after `hold_s` seconds. Raises RefusedError."""
+        """Return the device's instructions once they change, or after `hold_s` seconds. Raises RefusedError."""
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
         device = self.devices.hear(heartbeat, now, utc_ns)
@@ -233,7 +233,7 @@ class Controller:
         return messages.PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen))
 
     def drain(self, device_id: str | None, reason: str | None) -> list[str]:
-        """Stop lending one device or all, also after a restart. Raises RefusedError."""
+        """Stop lending a device (None: all devices) until `undrain`, also after a restart. Raises RefusedError."""
         devices = self._chosen(device_id)
         self.state.drain(devices, reason)
         self.drained |= dict.fromkeys(devices, reason)
@@ -348,7 +348,7 @@ def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
 
 
 def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, runs: Runs) -> None:
-    """Move deadlines later after a stall of this process above 1 s. Leases stay as they are."""
+    """If this process stalled for more than 1 s, move the deadlines later. Leases stay as they are."""
     if late_ns <= 1_000_000_000:
         return
     for worker in workers.values():

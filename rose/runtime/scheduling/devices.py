@@ -21,7 +21,7 @@ HOLD_NS = 1_000_000_000  # The next turn of a trajectory comes soon.
 
 
 def differs(reply: HeartbeatReply, previous: HeartbeatReply) -> bool:
-    """Return whether the agent needs a new answer. A longer wanted time alone must have doubled."""
+    """Return whether the agent needs a new answer. If only wanted times have grown, one must have doubled."""
     skipped: dict[str, object] = {"seq": 0, "renew": [], "wanted_ns": {}}
     return (
         reply.model_copy(update=skipped) != previous.model_copy(update=skipped)
@@ -42,7 +42,7 @@ class Demand:
 
 
 class Answers:
-    """The last answer to a device. Numbers start at the time of day, so they rise across restarts."""
+    """The last answer to a device. Answers are numbered from the current time, so that numbers rise after a restart."""
 
     def __init__(self) -> None:
         self._last: HeartbeatReply | None = None
@@ -81,7 +81,7 @@ class Device:
 
     @property
     def clock_offset_ns(self) -> int | None:
-        """Return the host's UTC minus ours in nanoseconds, less the quickest message's delay."""
+        """Return the host's UTC minus this host's, in ns. It is too small by the shortest delay of a message."""
         return max((offset_ns for _, offset_ns in self._offsets_ns), default=None)
 
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
@@ -103,7 +103,7 @@ class Device:
             self._device_time_ahead_ns = reading.device_time_ns - reading.utc_ns
 
     def clock_news(self) -> Clock | None:
-        """Return the clock event to record now, or None. Events of slow drift are 60 s apart."""
+        """Return the clock event to record now, or None. Slow drift is recorded at most every 60 s."""
         offset_ns, recorded = self.clock_offset_ns, self._recorded
         if offset_ns is None:
             return None
@@ -132,7 +132,7 @@ class Device:
 
 
 class Devices(dict[str, Device]):
-    """All devices by id. `expected` maps the fleet file's devices to hosts; empty accepts any device."""
+    """All devices by id. `expected` maps the fleet file's devices to their hosts. If empty, any device may report."""
 
     def __init__(self, expected: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class Devices(dict[str, Device]):
         if device_id not in self.expected:
             raise RefusedError(403, f"device_id {device_id!r} is not in the fleet file")
         if heartbeat.host != (host := self.expected[device_id]):
-            raise RefusedError(403, f"host {heartbeat.host!r} reports device {device_id!r} of host {host!r}")
+            raise RefusedError(403, f"host {heartbeat.host!r} reports device {device_id!r}, which is on host {host!r}")
         for report in heartbeat.engines:
             owner = report.device_id
             if owner == device_id:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from rose.config import BudgetMs, PositiveInt, RequestClassConfig
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
-from rose.runtime.transfer.wire.origin_rules import shown
+from rose.transfer.wire.origin_rules import shown
 
 
 class Message(BaseModel):
@@ -28,9 +28,9 @@ class BesideReport(Report):
     """The device time that a rollout engine used beside live requests, in the last second."""
 
     share: float = Field(ge=0, le=1)  # Share of the device.
-    stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, divided by their duration alone.
+    stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, divided by that without rollouts.
     stretch_max: float = Field(ge=1, le=_STRETCH_MAX)  # The owner's limit.
-    held_by: Id | None = None  # Why it waits, a `Hold`; None: it may run.
+    held_by: Id | None = None  # The `Hold` for which the engine waits; None: it may run.
 
 
 class EngineReport(Report):
@@ -63,7 +63,7 @@ class ClockReading(Report):
 
 
 class HostFacts(Report):
-    """The state of a host's event writer. None: unknown, or the ledger is not forwarded."""
+    """The state of a host's event writer. A field is None if it is unknown, or if no events are forwarded."""
 
     events_dropped: Count | None = None  # Events that its writer merged or only counted.
     segments_waiting: Count | None = None  # Segments that the ledger's gateway lacks.
@@ -72,7 +72,7 @@ class HostFacts(Report):
 
 
 class Heartbeat(Report):
-    """An agent's report on a device. The reply comes once it differs from answer `seen`, or after `hold_s`."""
+    """An agent's report on a device. The reply comes once it differs from reply number `seen`, or after `hold_s` s."""
 
     device_id: Id
     engines: Few[EngineReport]
@@ -107,7 +107,7 @@ class Terms(Report):
 
 
 class HeartbeatReply(Report):
-    """Instructions for a device. Without an entry, an engine keeps its weights and its model."""
+    """Instructions for a device. An engine without an entry keeps its weights and its model."""
 
     seq: Count = 0
     renew: Few[Id] = []  # Leases to renew.
@@ -122,7 +122,7 @@ class HeartbeatReply(Report):
 
 
 class PreemptRequest(Message):
-    """Takes the youngest turns off an engine until `kv_tokens` are free; None takes all turns."""
+    """Takes the youngest turns off an engine until `kv_tokens` tokens are free. None: takes off all turns."""
 
     engine_id: Id
     kv_tokens: Count | None = None
@@ -155,7 +155,7 @@ class OpenRun(Message):
 
 
 class OpenedRun(Report):
-    """The answer to a client that opens or renews a run, with its last version and step."""
+    """The answer to a client that opens or renews a run, with the last version and step of the run."""
 
     run_id: Id
     fence: Fence
@@ -183,7 +183,7 @@ class PublishVersion(Message):
         if self.token is None:
             return self
         if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"token is given, and {shown(self.url)!r} takes no token: it uses fsspec's credentials")
+            raise ValueError(f"token is given, but {shown(self.url)!r} uses fsspec's credentials: leave it out")
         if not (self.token.isascii() and self.token.isprintable()):
             raise ValueError("token must be printable ASCII")
         return self

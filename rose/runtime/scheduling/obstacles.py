@@ -1,4 +1,4 @@
-"""Explains why a turn waits, and why a device is not lent, also in `hold` events."""
+"""Explains why a turn waits, and why a device is not lent, and records the latter as `hold` events."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -48,7 +48,6 @@ class Obstacles:
         return "no suitable engine had room"
 
     def _other_models(self, run_id: str) -> str:
-        """Return the end of a sentence. It is empty if an engine may have the run's model."""
         model = self.runs.get(run_id).facts.model
         engine_models = {worker.report.model for worker in self.workers.values()}
         if None in engine_models or model in engine_models:

@@ -29,7 +29,7 @@ _SORTED = msgspec.json.Encoder(order="sorted")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An answer: 200 with tokens, 400 engine refused, 409 run ended, 503 no progress."""
+    """An answer. Status 200: it has tokens; 400: the engine refused; 409: the run ended; 503: there was no progress."""
 
     status: int
     body: bytes
@@ -50,7 +50,7 @@ class _Open:
 
 @dataclass(slots=True, eq=False)
 class TurnService:
-    """Makes turns. `moved` is called when a run's turn arrives or loses its engine."""
+    """Makes turns. `moved` is called with a run's id when one of its turns arrives or loses its engine."""
 
     engines: EngineCalls
     queue: TurnQueue

@@ -76,7 +76,7 @@ class Worker:
         return now_ns - self.due_ns
 
     def model_since_ns(self, now_ns: int) -> int:
-        """Return when the engine began to work with its model, or `now_ns` without first weights."""
+        """Return when the engine began to work with its model, or `now_ns` before its first weights."""
         has_no_weights = self.model_ns and self.report.run_id is None and self.report.failed is None
         return now_ns if has_no_weights else self.model_ns
 
@@ -214,7 +214,7 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def lost(self, now_ns: int) -> list[InFlight]:
-        """Return the turns of silent agents. Forget idle engines of agents that are silent longer."""
+        """Return the turns of silent agents. After a longer silence, forget their idle engines too."""
         for engine_id, worker in list(self.items()):
             if not worker.in_flight and worker.overdue_ns(now_ns) > FORGET_NS:
                 del self[engine_id]

@@ -61,7 +61,9 @@ def up_command(
 def down_command(
     config: FileOption,
     address: AddressOption = None,
-    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep RL runs for the next `rose up`.")] = False,
+    keep_runs: Annotated[
+        bool, typer.Option("--keep-runs", help="Keep the fleet's RL runs for the next `rose up`.")
+    ] = False,
 ) -> None:
     """End a fleet: its leases, engines and accounts, then the controller and its RL runs. Attached servers continue."""
     from rose import config as configuration
@@ -72,14 +74,19 @@ def down_command(
     with user_errors("stopped waiting: type `rose down` again to end the rest"):
         fleet = configuration.load(config)
         ran = down(fleet, address, progress(err=True), keep_runs=keep_runs)
-        echo(f"fleet {fleet.name!r} was put down" if ran else f"no fleet {fleet.name!r} runs here")
+        echo(f"fleet {fleet.name!r} has ended" if ran else f"no fleet {fleet.name!r} runs here")
         if (fleet_run := memory.read(places.state_folder(fleet))) is not None:
             how = "is kept" if fleet_run.kept else "has not ended, and its RL runs are still open"
             echo(f"fleet run {fleet_run.run_id} {how}: continue it with `rose up`; then `rose down` ends it")
 
 
 def restart_command(
-    part: Annotated[str, typer.Argument(metavar="HOST|controller", help="A host's name (or `local`).")],
+    part: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST|controller", help="Host's name in the fleet file (default `local`), or `controller`."
+        ),
+    ],
     config: FileOption,
     address: AddressOption = None,
 ) -> None:
@@ -125,7 +132,7 @@ def drain_command(
     """Take back the lease of a device, and stop lending the device. Serving continues."""
     with user_errors("stopped: the fleet continues"):
         if every == (device is not None):
-            raise UserError("name a device to drain, or give --all")
+            raise UserError("give the id of a device to drain, or give --all")
         if undo and reason is not None:
             raise UserError("--reason does not go with --undo: leave it out")
         controller = _find(url, token, config)

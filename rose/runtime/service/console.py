@@ -32,7 +32,7 @@ _TIMEOUT_S = 10.0
 
 
 class ControllerClient:
-    """Calls the controller. Methods raise DeploymentError without an answer, or UserError."""
+    """Calls the controller. Methods raise DeploymentError if no answer comes, and UserError for a refusal."""
 
     def __init__(self, url: str, token: str | None = None, *, folder: Path | None = None) -> None:
         if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
@@ -62,7 +62,7 @@ class ControllerClient:
         except urllib.error.HTTPError as error:
             if error.code == 401:
                 problem = "refuses this token" if self.token else "needs a token"
-                advice = "give `gateway.token` of the fleet file, or a named token, by --token or in ROSE_TOKEN"
+                advice = "set --token to `gateway.token` of the fleet file, or to a named token of scope read or admin"
                 raise UserError(f"the controller at {self.url} {problem}: {advice}") from None
             raise UserError(f"the controller at {self.url} refuses: {_error(error)}") from None
         except (OSError, ValueError) as error:
@@ -77,7 +77,7 @@ def _path(device_id: str | None) -> str:
 
 
 def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
-    """Return a client of the one fleet that is meant. Raises UserError or DeploymentError."""
+    """Return a client of the fleet at `url`, of `config`, or of the only fleet here. Raises UserError."""
     if url is not None:
         return ControllerClient(url, token or (None if config is None else config.gateway.token))
     if config is not None:
@@ -103,9 +103,9 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
 def _doing(folder: Path) -> str | None:
     remembered, lacking = memory.read(folder), local_ray.ended(folder)
     if remembered is not None and remembered.ending and not lacking:
-        return f"fleet {folder.name!r} ends: `rose up` waits for the end, and starts it again"
+        return f"fleet {folder.name!r} is ending: `rose up` waits for the end, and starts the fleet again"
     if not lacking:
-        return f"fleet {folder.name!r} starts: `rose up` shows its progress"
+        return f"fleet {folder.name!r} is starting: `rose up` shows its progress"
     if remembered is None or remembered.kept or remembered.ending:
         return None
     if not remembered.ray_address:

@@ -77,7 +77,7 @@ class ControllerActor:
             if (remembered := memory.read(self._plan.state.parent)) is not None:
                 config = memory.recorded(remembered)
         except memory.MemoryUnreadableError as error:
-            self._say(f"uses the fleet's first settings: {error}")
+            self._say(f"uses the settings with which the fleet was started: {error}")
         return memory.terms(config or self._plan.config)
 
     def _ray_fault(self) -> Callable[[], str | None]:

@@ -40,7 +40,7 @@ class Outcome:
 
 
 def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: float | None = None) -> Outcome:
-    """Run the demo until its last step, a stop or the limit. Raises PreflightError or DeploymentError."""
+    """Run the demo until its last step, a stop, or the time limit. Raises PreflightError or DeploymentError."""
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
         say(notice)
@@ -80,12 +80,12 @@ def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: f
 
 
 def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Outcome:
-    """Run the demo on the terminal. The first Ctrl-C or SIGTERM ends the demo in order."""
+    """Run the demo on the terminal. After Ctrl-C or SIGTERM, it closes leases and accounts, then ends."""
     say, stopping = progress(err=False), threading.Event()
 
     def on_signal(_number: int, _frame: object) -> None:
         if stopping.is_set():
-            say("the fleet ends already: its leases and accounts are closing")
+            say("the fleet is ending already: its leases and accounts are closing")
         else:
             say("stopping: the current step is lost, recorded events stay")
             stopping.set()
@@ -111,7 +111,6 @@ def _put_down(config: FleetConfig, run_id: str, say: Say) -> None:
 
 
 def _end_with(pid: int, config: FleetConfig) -> None:
-    """Start a process that puts the fleet down after process `pid` has ended for any reason."""
     command = ["setsid", "--fork", sys.executable, "-m", "rose.runtime.service.demo", str(pid)]
     # The new process lives longer, and must not keep this process's output open.
     text, null = config.model_dump_json(), subprocess.DEVNULL
@@ -127,7 +126,7 @@ def main() -> None:
     if (remembered := fleet_memory.read()) is None:
         return  # The process put the fleet down itself.
     say = log_to(fleet_memory.folder / "logs" / "demo.log")
-    say("the demo has ended: putting its fleet down")
+    say("the demo has ended: ending its fleet")
     try:
         _put_down(config, remembered.run_id, say)
     except UserError as error:
@@ -165,7 +164,7 @@ class _Child:
 
 @contextmanager
 def _child(name: str, command: list[str], say: Say) -> Iterator[_Child]:
-    """Run a command out of reach of Ctrl-C, until the block ends. `say` gets its messages."""
+    """Run a command that Ctrl-C does not reach, until the block ends. `say` gets the command's messages."""
     null, pipe, errors = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     process = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=errors, text=True, start_new_session=True)
     child = _Child(process, say)

@@ -19,7 +19,7 @@ _ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE
 
 
 class UnreachableError(Exception):
-    """The actor restarts, or its host is away."""
+    """The actor is restarting, or its host cannot be reached."""
 
 
 class Fabric:
@@ -27,7 +27,7 @@ class Fabric:
         self._namespace = namespace
 
     def join(self, address: str) -> None:
-        """Join the cluster, of which this host must be a part. Raises UserError or DeploymentError."""
+        """Join the cluster. This host must be a part of it. Raises UserError or DeploymentError."""
         _wait_listening(address)
         # Ray reads this at import. Its logs have the deaths of processes.
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed")
@@ -68,7 +68,7 @@ class Fabric:
             return None
 
     def place(self, name: str, cls: type, *arguments: object, resource: str) -> Any:
-        """Return the actor with this name, started if missing. Ray restarts the actor until `end`."""
+        """Return the actor with this name. Start it if it is missing; Ray then restarts it until `end` is called."""
         options = {
             "name": name,
             "namespace": self._namespace,
@@ -91,7 +91,7 @@ class Fabric:
         except ray.exceptions.GetTimeoutError:
             raise UnreachableError(f"it did not answer within {timeout_s:.0f} s") from None
         except ray.exceptions.ActorUnavailableError:
-            raise UnreachableError("it restarts, or its host is away") from None
+            raise UnreachableError("it is restarting, or its host cannot be reached") from None
         except ray.exceptions.RayActorError as error:
             # The last line of a failed constructor's traceback is the reason.
             why = str(error).strip().splitlines()[-1] if error.actor_init_failed else str(error)
@@ -130,8 +130,8 @@ class GcsWatch:
     def fault(self) -> str | None:
         if (since := self._since) is None:
             return None
-        problem = f"Ray's GCS on {self._host} ({self._address}) does not answer since {since} UTC"
-        return f"{problem}. Lending continues; dead parts do not restart. Run `rose up`; start a Ray of your own first"
+        problem = f"Ray's GCS on {self._host} ({self._address}) has not answered since {since} UTC. Lending continues"
+        return f"{problem}, but dead parts do not restart. Run `rose up`. If the Ray is your own, start it first"
 
     def _watch(self) -> None:
         while True:
@@ -143,12 +143,11 @@ class GcsWatch:
 
 
 def _wait_listening(address: str) -> None:
-    """Wait until a process listens there. Raises UserError for a bad address, or DeploymentError."""
     if re.fullmatch(r"\[?[^\s/\[\]]+\]?:\d{1,5}", address) is None:
         raise UserError(f"--address {address!r} must be a host and port of Ray's head, such as 10.0.0.1:6379")
     until = time.monotonic() + _LISTENS_S
     while not listens(address):
         if time.monotonic() > until:
-            advice = "start Ray's head there (`ray start --head`), or correct `--address`; one host needs none"
-            raise DeploymentError(f"no Ray cluster is at {address}: {advice}")
+            advice = "start Ray's head there (`ray start --head`), or correct `--address`. A fleet on one host needs no"
+            raise DeploymentError(f"no Ray cluster is at {address}: {advice} address: `rose up` starts its Ray")
         time.sleep(0.5)

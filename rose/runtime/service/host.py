@@ -46,7 +46,7 @@ _CHECKED = "checked"  # File with the fleet run whose host check passed.
 
 
 class OwnServing:
-    """ROSE's own serving engines on this host. `down` tells by device why an engine does not serve."""
+    """ROSE's own serving engines on this host. `down` has, by device, why its engine does not serve."""
 
     def __init__(self, plan: HostPlan) -> None:
         self.down: dict[str, str] = {}
@@ -72,7 +72,7 @@ class OwnServing:
         return urls
 
     def keep(self, say: Callable[[str], None]) -> list[str]:
-        """Return the devices whose engines went down since the last look."""
+        """Return the devices whose engines stopped serving since the last call."""
         if not (device_ids := owner.served(self._plan)):
             return []
         down_before = self.down
@@ -103,7 +103,7 @@ class HostActor:
         return self._runner.report()
 
     def stop(self, serving: bool) -> list[str]:
-        """End the agents and, with `serving`, ROSE's serving engines. Return the failures."""
+        """End the agents, and with `serving` also ROSE's serving engines. Return the steps that failed."""
         self._runner.stop(leave=not serving)
         self._thread.join()
         if serving:
@@ -277,7 +277,7 @@ class HostRunner:
             self._say(run.line())
 
     def _check(self, own: FleetConfig) -> None:
-        """Check a host of the fleet file. `rose up` has checked a fleet without hosts."""
+        """Check this host, unless `rose up` has done that, because the fleet file has no `[[host]]` tables."""
         # Ray or an earlier attempt may have narrowed this process's cores.
         with suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
@@ -337,7 +337,7 @@ class HostRunner:
         self._step("the folder of pages", plan.remove_memory)
 
     def _end(self) -> None:
-        """End leases, engines and accounts, then send their events. A failed step is recorded."""
+        """End leases, engines and accounts, then send their events. Steps that fail are listed in `undone`."""
         self.undone = []
         ended_devices: set[str] = set()
         if (agent := self._agent) is not None:

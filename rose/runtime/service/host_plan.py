@@ -27,7 +27,7 @@ class HostPlan:
 
     @property
     def own(self) -> FleetConfig:
-        """Return a configuration with this host alone, which names its ledger writers."""
+        """Return the configuration of this host alone. Its field `host` is in the names of the ledger writers."""
         name = self.host if self.config.hosts else self.config.host
         return self.config.model_copy(
             update={"device": places.devices(self.config, self.host), "host": name, "hosts": []}
@@ -47,7 +47,7 @@ class HostPlan:
 
     @property
     def memory(self) -> Path:
-        """Return the folder of pages and staged weights, by which engines find their page again."""
+        """Return the folder of pages and staged weights. Engines find their page again by the folder's path."""
         return (self.state / "memory").resolve()
 
     def make_memory(self) -> None:

@@ -55,12 +55,12 @@ class FleetMemory:
 
     @property
     def controller(self) -> Path:
-        """Return the controller's folder, whose name no host can have."""
+        """Return the controller's folder. No host can have its name."""
         return self.folder / ".controller"
 
     @contextmanager
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-        """Lock the fleet and yield True. Without `say`, yield False instead of waiting."""
+        """Lock the fleet and yield True. Without `say`, yield False if another command holds the lock."""
         make_state(self.folder)
         lock = self.folder / "fleet.lock"
         if layout.is_locked(lock):
@@ -118,7 +118,7 @@ def _read(file: Path) -> Remembered | None:
         advice = "run this as the fleet's user, or check the disk"
         raise MemoryUnreadableError(f"cannot read the fleet's state {file}: {error.strerror}; {advice}") from None
     except (ValueError, TypeError, AttributeError) as error:
-        advice = "restore a copy, or remove it and start a new fleet run with `rose up`"
+        advice = "restore a copy, or remove it: then `rose up` starts a new fleet run, without the earlier RL runs"
         raise MemoryUnreadableError(f"the fleet's state {file} is damaged ({error}): {advice}") from None
     return remembered
 
@@ -135,12 +135,13 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
         *((f"{table}.model", old, models.get(table), "its RL runs use it") for table, old in gone.items()),
     ):
         if old != new:
-            problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}"
-            raise UserError(f"{problem}. Restore it, or end the run with the old file by `rose up` and `rose down`")
+            problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}. Restore it"
+            raise UserError(f"{problem}, or end the fleet run by `rose up` and `rose down` with the old file")
     for device_id, host in hosts_by_device(config).items():
         if (old_host := remembered.placed.get(device_id, host)) != host:
             problem = f"device {device_id!r} is on host {host!r}, but fleet run {remembered.run_id} has {old_host!r}"
-            raise UserError(f"{problem}: lease names could repeat. Give the device another id, or restore the host")
+            advice = "Give the device another id, restore the host, or run `rose up` and `rose down` with the old file"
+            raise UserError(f"{problem}: names of its leases could repeat. {advice}")
 
 
 #: Settings that running agents adopt, by table. Other settings size engines, or fix windows drawn before.
@@ -163,7 +164,7 @@ def recorded(remembered: Remembered) -> FleetConfig | None:
 
 
 def changes(recorded_config: FleetConfig, now: FleetConfig) -> list[str]:
-    """Return the changed settings with old and new values. Raises UserError if one needs a restart."""
+    """Return the changed settings with old and new values. Raises UserError if a change needs a restart."""
     old, new = (dict(_settings(config.model_dump(mode="json"))) for config in (recorded_config, now))
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if fixed := [name for name in changed if not _is_adopted(name)]:

@@ -67,7 +67,8 @@ def ensure(plan: HostPlan) -> dict[str, str]:
         null = subprocess.DEVNULL
         started = subprocess.run(command, check=False, stdin=null, stdout=null, pass_fds=[lock.fileno()])
     if started.returncode:
-        raise DeploymentError(f"setsid ended with exit code {started.returncode}: free processes and memory here")
+        problem = f"the serving engines' process did not start (exit code {started.returncode} of setsid)"
+        raise DeploymentError(f"{problem}: free processes and memory on this host")
     return {}
 
 
@@ -106,7 +107,7 @@ def runs(plan: HostPlan) -> bool:
 
 
 def free_bytes(memory: MemoryPlan, file: Path) -> dict[str, int]:
-    """Return the bytes that each GPU had free before the first engine. `file` keeps them."""
+    """Return how many bytes each GPU had free before the first engine started. They are kept in `file`."""
     with suppress(OSError, ValueError):
         recorded: dict[str, int] = json.loads(file.read_text())
         if recorded.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
@@ -117,7 +118,7 @@ def free_bytes(memory: MemoryPlan, file: Path) -> dict[str, int]:
 
 
 def _serves(plan: HostPlan) -> bool:
-    """Return whether the owner has this plan, or a plan that this version of ROSE cannot read."""
+    """Return whether the owner process runs this plan, or a plan that this version of ROSE cannot read."""
     with suppress(OSError, ValueError):
         return _serving(_planned(plan.state)) == _serving(plan)
     return True
@@ -241,7 +242,7 @@ class _Owner:
             return self._devices[device_id]
 
     def _at(self, device: ServingDevice, port: int) -> ServingDevice:
-        """Return the device with its engine at `port`. A port that clients know stays."""
+        """Return the device with its engine at `port`. A port that clients know does not change."""
         assert device.spec is not None
         spec = replace(device.spec, port=port, any_port=device.spec.any_port and device.device_id not in self._ports)
         return replace(device, url=spec.url, spec=spec)

@@ -1,4 +1,4 @@
-"""Code that the processes of a fleet share: plans, reports, logs, and the end with the Ray node."""
+"""Code that the processes of a fleet share: plans, reports, logs, and a watch that ends them with the Ray node."""
 
 import logging
 import logging.handlers
@@ -38,7 +38,7 @@ class Report:
 
 
 def dump(plan: object) -> str:
-    """Return a plan with its secrets as JSON. A restarted actor may have another version of ROSE."""
+    """Return a plan with its secrets, as JSON: after a restart, an actor may have another version of ROSE."""
     return TypeAdapter(type(plan)).dump_json(plan).decode()
 
 
@@ -91,7 +91,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
 
 
 def start_part(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Call `start`, and end with the Ray node. Ray's own check fails if the wall clock is set."""
+    """Call `start`, and end this process after its Ray node: Ray's own check fails if the wall clock is set."""
     if _NODE in os.environ:
         start("node", lambda: _end_with(int(os.environ[_NODE]), log), log)
     return start(name, body, log)

@@ -69,7 +69,7 @@ class Fleet:
         return reports
 
     def place(self) -> None:
-        """Place missing parts, and restart stopped ones. The caller holds the fleet's lock."""
+        """Place the missing parts, and restart the stopped parts. The caller holds the fleet's lock."""
         for part in self.parts:
             if (actor := self.fabric.find(part.name)) is None:
                 self.fabric.place(part.name, part.cls, *part.arguments, resource=part.resource)
@@ -90,7 +90,7 @@ class Fleet:
         return True
 
     def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> None:
-        """Return when one part or all parts are ready. Raises DeploymentError if the fleet is put down."""
+        """Return when one part or all parts are ready. Raises DeploymentError if the fleet is ended."""
         last_texts: dict[str, str] = {}
         while True:
             reports = self.reports()
@@ -103,7 +103,7 @@ class Fleet:
             if all(report.ready for name, report in reports.items() if part in (None, name)):
                 return
             if not self._should_run():
-                raise DeploymentError(f"fleet {self.config.name!r} was put down: `rose up` starts it again")
+                raise DeploymentError(f"fleet {self.config.name!r} has ended: `rose up` starts it again")
             tend()
             time.sleep(_LOOK_S)
 
@@ -183,7 +183,7 @@ class Fleet:
 
 
 def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, Any] | None = None) -> Fleet:
-    """Return the fleet on the Ray at `address`, started if it does not run. Raises UserError."""
+    """Return the fleet on the Ray at `address`. Start the fleet if it does not run. Raises UserError."""
     fleet_memory = FleetMemory(config)
     remembered = fleet_memory.read()
     if not config.hosts and (remembered is None or remembered.kept):
@@ -204,7 +204,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
         fabric = _join(config, address, say)
         _check_first_host(config, fabric)
         if remembered is not None and remembered.ending:
-            say(f"fleet {config.name!r} was not put down completely: completing that first")
+            say(f"fleet {config.name!r} was not ended completely: completing that first")
             Fleet(memory.recorded(remembered) or config, fabric, remembered, say).end(keep_runs=False)
             remembered = fleet_memory.read()
         runs = remembered is not None and any(fabric.find(name) is not None for name in _names(config, remembered))
@@ -221,7 +221,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
 
 
 def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool = False) -> bool:
-    """Put the fleet down, with its own Ray. Return whether the fleet ran. Raises UserError."""
+    """End the fleet, and its Ray if `rose up` started that. Return whether the fleet ran. Raises UserError."""
     fleet_memory = FleetMemory(config)
     ran = False
     with fleet_memory.alone(say):
@@ -257,7 +257,8 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
         part = host_part(name) if name in hosts else name
         with fleet_memory.alone(say):
             if (actor := fabric.find(part)) is None or part not in {known.name for known in fleet.parts}:
-                raise DeploymentError(f"the running fleet has no {part}: run `rose down --keep-runs` and `rose up`")
+                advice = "to change the fleet, run `rose down --keep-runs` and `rose up`"
+                raise DeploymentError(f"the running fleet has no {part}: {advice}")
             say(f"{part} restarts")
             try:
                 fabric.answer(actor.stop.remote(False), _STOP_HOST_TIMEOUT_S)
@@ -278,7 +279,7 @@ def reload(config: FleetConfig, say: Say) -> list[str]:
             raise DeploymentError(f"fleet {config.name!r} does not run here: start it with `rose up`")
         recorded = memory.recorded(remembered)
         if recorded is None:
-            raise DeploymentError("another version of ROSE started this fleet: `rose down --keep-runs` and `rose up`")
+            raise DeploymentError("another version of ROSE started this fleet: run `rose down --keep-runs`, `rose up`")
         changes = memory.changes(recorded, config)
         if changes:
             with _writer(config, remembered.run_id) as writer:
@@ -298,7 +299,7 @@ def host_part(host: str) -> str:
 
 
 def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
-    """Return the fleet run, after it is on disk and in the ledger. Raises UserError."""
+    """Return the fleet run, once it is on disk and in the ledger. Raises UserError."""
     fleet_memory, hosts = FleetMemory(config), places.hosts(config)
     preflight.check_archive(config)
     try:
@@ -392,8 +393,8 @@ def _ray_address(config: FleetConfig) -> str | None:
 
 
 def _unknown_ray(config: FleetConfig) -> UserError:
-    hint = "which only its first host knows"
-    return UserError(f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray by --address, {hint}")
+    problem = f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray by --address"
+    return UserError(f"{problem} or in ROSE_RAY_ADDRESS. Only the fleet's first host knows the address")
 
 
 def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
@@ -406,5 +407,5 @@ def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
     if address_before and address_before not in (address, fabric.address) and listens(address_before):
         fabric.leave()
         problem = f"--address {address!r}: fleet {config.name!r} runs on the Ray at {address_before}"
-        raise UserError(f"{problem}. Omit --address, or end it there by `rose down`")
+        raise UserError(f"{problem}. Leave out --address, or end the fleet there by `rose down`")
     return fabric

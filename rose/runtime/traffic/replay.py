@@ -29,7 +29,7 @@ class Target:
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of requests. `due` counts those completed, failed or in flight; `failed` includes `refused`."""
+    """Numbers of requests. `due` is the number completed, failed or in flight; `failed` includes `refused`."""
 
     due: int = 0
     completed: int = 0
@@ -48,7 +48,7 @@ class _Call:
 
 @dataclass(slots=True, eq=False)
 class Replay:
-    """Replays a trace, and records one `Request` for each that becomes due. Call `stop()` in its event loop."""
+    """Replays a trace. Each request that becomes due is recorded as a `Request`. Call `stop()` in its event loop."""
 
     fitted: FittedTrace
     target: Target

@@ -14,7 +14,7 @@ class StreamError(Exception):
 
 @dataclass(slots=True)
 class Arrivals:
-    """The tokens of one response, in monotonic ns. A chunk's tokens arrive at one time."""
+    """When the tokens of one response arrived, in monotonic ns. A chunk's tokens arrive at one time."""
 
     sent_ns: int
     tokens: int = 0

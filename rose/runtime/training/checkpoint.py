@@ -31,7 +31,7 @@ _MAY_CHANGE = {"steps", "threads", "python", "call_s_max", "memory_mb_max", "obs
 
 
 class CheckpointError(UserError):
-    """The folder cannot be used, another trainer uses it, or its run does not fit."""
+    """The folder cannot be used, another trainer uses it, or its run cannot be continued so."""
 
 
 class Checkpoint:
@@ -43,9 +43,11 @@ class Checkpoint:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = layout.take(folder / "lock")
         except TakenError as error:
-            raise CheckpointError(f"another trainer, pid {error}, works in {folder}: end it, or give another") from None
+            problem = f"another trainer, pid {error}, works in {folder}"
+            raise CheckpointError(f"{problem}: end it, or give another folder") from None
         except OSError as error:
-            raise CheckpointError(f"--checkpoint {folder} cannot be used ({error.strerror}): give another") from None
+            problem = f"--checkpoint {folder} cannot be used ({error.strerror})"
+            raise CheckpointError(f"{problem}: give a folder that this user can write") from None
 
     def close(self) -> None:
         os.close(self._lock)
@@ -64,7 +66,7 @@ class Checkpoint:
             for field in now.keys() - _MAY_CHANGE:
                 if recorded.get(field, now[field]) != now[field]:
                     problem = f"{table}.{field} is {now[field]!r} but the run began with {recorded[field]!r}"
-                    raise CheckpointError(f"{problem}: restore it, or use another folder than {self.folder}")
+                    raise CheckpointError(f"{problem}: restore it, or start another run outside {self.folder}")
 
     def save_update(self, trainer: Trainer, verdicts: list[Verdict], event: Step) -> None:
         pending = {"verdicts": [asdict(verdict) for verdict in verdicts], "step": asdict(event)}

@@ -53,7 +53,7 @@ class _Rollouts:
             self.ended_ns = monotonic_ns()
 
     def take_lost(self) -> list[Played]:
-        """Return the lost games to play again, except games that failed too often in a step with others."""
+        """Return the lost games to play again: not those that failed too often, if others of the step did not."""
         lost, self.lost = self.lost, []
         has_others = any(trajectory.outcome != "lost" for trajectory in self.trajectories)
         again = []
@@ -97,7 +97,7 @@ class TrainLoop:
         update = self.checkpoint.load_update(self.trainer)
         version = self.trainer.version
         if self.run.version is not None and self.run.version > version:
-            problem = f"{self.checkpoint.folder} is at version {version} and the run at {self.run.version}"
+            problem = f"{self.checkpoint.folder} is at version {version}, but the run at version {self.run.version}"
             raise CheckpointError(f"{problem}: give the run's last checkpoint")
         publish_ns = self._publish()
         if update is not None:
@@ -163,7 +163,6 @@ class TrainLoop:
             self._unrecorded.clear()
 
     def _update(self, rollouts: _Rollouts) -> _Updated:
-        """Update the policy, save it, then publish it, in the trainer's thread."""
         began_ns = monotonic_ns()
         # A fixed order makes an update depend only on the games.
         trajectories = sorted(rollouts.trajectories, key=lambda trajectory: _place(trajectory.trajectory_id))
@@ -215,7 +214,7 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return the event of a step without its lost trajectories. `total_ns` ends with the training."""
+    """Return the event of a step without its lost trajectories. `total_ns` is the time until the training ended."""
     trajectories = _not_lost(trajectories)
     means: dict[str, Any] = {name: _finite(getattr(stats, name)) for name in ("loss", "entropy", "kl", "grad_norm")}
     return Step(

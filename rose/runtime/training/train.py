@@ -32,7 +32,7 @@ def train(
     steps: int | None = None,
     device: str | None = None,
 ) -> str:
-    """Train to the last step, and return the run's id. A `kept` folder can be resumed. Raises UserError."""
+    """Train to the last step, and return the run's id. If `kept`, `folder` can be resumed. Raises UserError."""
     trainer_device = _device(fleet, device)
     page = None if device is None else page_of(device)
     if fleet is not None and trainer_device is not None:
@@ -114,5 +114,5 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
 def _check_fleet(url: str, token: str | None, model: str) -> None:
     names = ControllerClient(url, token).status()["models"]
     if names and model not in names:
-        models_here = " or ".join(map(repr, names))
-        raise UserError(f"the model is {model!r}, but the fleet at {url} has {models_here}: give its file by --config")
+        problem = f"rollout.model is {model!r}, but the fleet at {url} has {' or '.join(map(repr, names))}"
+        raise UserError(f"{problem}: give the fleet file of that fleet by --config")

@@ -1,4 +1,4 @@
-"""Writes a trainer's working time to the device's page, as `train`."""
+"""Writes a trainer's working time to the device's page, as spans of the kind `train`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +14,7 @@ class NoPageError(UserError):
 
 
 class TrainTime:
-    """Writes spans to the page at `path`, if any. Raises NoPageError, or UserError if another trainer works there."""
+    """Writes spans to the page at `path`, if any. Raises NoPageError, or UserError if another trainer uses the page."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -45,7 +45,7 @@ def _attached(path: Path) -> ArbiterPage:
     try:
         return ArbiterPage.attach(path, Party.TRAINER)
     except SectionHeldError as error:
-        raise UserError(f"another trainer works on this device ({error}): end it, or train elsewhere") from None
+        raise UserError(f"another trainer works on this device ({error}): end it, or use another device") from None
     except (PageError, FileNotFoundError) as error:
         raise NoPageError(f"no agent has this device now ({error}): see `rose status`") from None
 
@@ -59,6 +59,6 @@ def page_of(device_id: str) -> Path:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise NoPageError(f"{len(matches)} fleets here have device {device_id!r}: {', '.join(map(str, matches))}")
+        raise NoPageError(f"{len(matches)} fleets here have a device {device_id!r}: {', '.join(map(str, matches))}")
     near = did_you_mean(device_id, {page.parent.name for page in pages})
     raise NoPageError(f"no agent on this host has device {device_id!r}{near}")

@@ -36,7 +36,7 @@ class StepStats:
 
 
 class Trainer:
-    """The policy and its optimiser on `device`. The checkpoint is version 0, and every update makes the next."""
+    """The policy and its optimiser on `device`. The checkpoint is version 0, and each update makes the next version."""
 
     def __init__(self, checkpoint: Path, training: TrainingConfig, device: torch.device | str = "cpu") -> None:
         self.policy = Policy.load(checkpoint, device)
@@ -50,7 +50,7 @@ class Trainer:
         return self.policy.weights()
 
     def update(self, trajectories: Sequence[Trajectory]) -> StepStats:
-        """Pass once over the trajectories, without lost and stale ones and groups with equal rewards."""
+        """Learn from the trajectories in one pass, without lost or stale ones, and without groups of equal rewards."""
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
         used = [t for t in trajectories if t.trajectory_id not in dropped]
@@ -78,7 +78,7 @@ class Trainer:
         )
 
     def save(self, path: Path, note: str = "") -> None:
-        """Save all that the next update needs, durably. `note` is for a resuming trainer."""
+        """Save durably all that the next update needs. `note` is returned by `resume`."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),

@@ -16,8 +16,8 @@ from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.models.policy_model import Policy
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire.server import StoreServer
 from tests.runtime.agent.agent_of_engine import with_other
 from tests.runtime.agent.agents_in_turn import SECOND, SLICE_NS, Host, idle_slice, lease_event, until
 from tests.runtime.conftest import engine_spec

@@ -13,8 +13,8 @@ from rose.runtime.agent.weights.sync import EngineSync
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.questions import TAKEN, Ranks, parse_question
 from rose.runtime.coserving.weights.weights import WeightUpdater
-from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
-from rose.runtime.transfer.store.store import VersionStore
+from rose.transfer.layout.shards import ModelShape, receiver_regions
+from rose.transfer.store.store import VersionStore
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, VOCAB = 4, 2, 8, 16, 24, 70
 

@@ -10,7 +10,7 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.platform.gpu import GATED_ARGUMENTS
 from rose.runtime.policy.slack import LeaseTerms
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.wire.server import StoreServer
 from tests.runtime.conftest import until
 from tests.runtime.engines.test_sglang import IDLE, generate, lend, make_spec, publish_steps
 

@@ -25,9 +25,9 @@ from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from rose.runtime.rollout import vocabulary
 from rose.runtime.scheduling.turns import turns
-from rose.runtime.transfer.layout.shards import ModelShape
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.layout.shards import ModelShape
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire.server import StoreServer
 from tests.runtime import loads
 from tests.runtime.conftest import ENVIRONMENT, engine_spec, until
 from tests.runtime.scheduling.stand_ins import play, post

@@ -7,9 +7,9 @@ from pydantic import BaseModel, ValidationError
 
 import rose.pricing.api
 import rose.runtime.scheduling
-import rose.runtime.transfer
+import rose.transfer
 from rose.runtime.scheduling.messages import REASON_LENGTH_MAX, HostFacts, OpenRun
-from rose.runtime.transfer.wire.origin_rules import OriginRules
+from rose.transfer.wire.origin_rules import OriginRules
 from tests.runtime.scheduling.stand_ins import beat, call, gateway, open_run, post, publish, report
 
 SECRET = {"fence": 1, "version": 0, "url": "http://x", "token": ["hidden"]}
@@ -36,7 +36,7 @@ REFUSED = [
     (
         "/runs/ID/versions",
         {**SECRET, "url": "s3://bucket/folder", "token": "hidden"},
-        "token is given, and 's3://bucket/folder' takes no token",
+        "token is given, but 's3://bucket/folder' uses fsspec's credentials",
     ),
     ("/runs/ID/versions", "hidden", "the body: Invalid JSON"),
     ("/runs/ID/events", {"fence": 1, "events": []}, "events: "),
@@ -47,7 +47,7 @@ REFUSED = [
     ("/preempt", {"engine_id": "e0", "kv_tokens": -1, "reason": "x"}, "kv_tokens is -1: "),
     *(("/runs/ID/versions", {"fence": 1, "version": 0, "url": url}, f"url is {url!r}: ") for url in NO_URLS),
 ]
-FOLDERS = (rose.runtime.scheduling, rose.runtime.transfer, rose.pricing.api)
+FOLDERS = (rose.runtime.scheduling, rose.transfer, rose.pricing.api)
 
 
 async def test_a_refusal_names_the_field_and_a_short_value_or_a_similar_run_and_no_prompt_or_secret():

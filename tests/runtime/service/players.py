@@ -14,8 +14,8 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import PageError, Party, Span, SpanRecord
 from rose.runtime.coserving.questions import TAKEN, parse_question
 from rose.runtime.rollout import vocabulary
-from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.weight_version import weights_name
+from rose.transfer.package.manifest import Manifest
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.loads import IDLE
 from tests.runtime.scheduling.stand_ins import FakeEngine, left_of

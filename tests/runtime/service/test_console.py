@@ -155,7 +155,7 @@ def test_a_device_is_drained_and_lent_again(url):
     [
         (["drain", "d9", "--token", TOKEN], 2, "unknown device 'd9'; there is d0, d1, d2"),
         (["status", "--token", "another"], 2, "refuses this token"),
-        (["status"], 2, "needs a token: give `gateway.token` of the fleet file, or a named token"),
+        (["status"], 2, "needs a token: set --token to `gateway.token` of the fleet file, or to a named token"),
         (["train", "--token", TOKEN], 2, "is 'frozenlake-tiny', but the fleet at"),
         (["drain", "d0", "--undo", "--reason", "x", "--token", TOKEN], 2, "--reason does not go with --undo"),
         (["drain", "--token", TOKEN], 2, "or give --all"),
@@ -204,9 +204,9 @@ def test_of_a_fleet_whose_ray_runs_here_it_is_said_that_it_is_being_started_or_p
     kept, url = FleetMemory(config.load(file)), f"http://127.0.0.1:{free_port()}"
     kept.write(Remembered(run_id="r", url=url))
     assert f"no controller answers at {url} (" in said()
-    assert "): fleet 'f' starts: `rose up` shows its progress" in said()
+    assert "): fleet 'f' is starting: `rose up` shows its progress" in said()
     kept.write(Remembered(run_id="r", url=url, ending="keep"))
-    assert "): fleet 'f' ends: `rose up` waits for the end, and starts it again" in said()
+    assert "): fleet 'f' is ending: `rose up` waits for the end, and starts the fleet again" in said()
     ours.clear()
     assert f"no controller answers at {url}" in said()
     kept.write(Remembered(run_id="r", url=url))

@@ -12,7 +12,7 @@ from rose.runtime.service import host_plan, memory
 from rose.runtime.service.host import HostRunner
 from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.memory import FleetMemory, Remembered
-from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
+from rose.transfer.wire.origin_rules import STRICT, OriginRules
 from tests import strangers
 from tests.runtime.conftest import until
 from tests.runtime.service import fleet_here, own_serving

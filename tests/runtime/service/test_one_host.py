@@ -112,7 +112,7 @@ def test_down_that_is_killed_in_the_middle_is_completed_and_ends_all_but_serving
     until(lambda: json.loads(remembered.read_text())["ending"] == "end")
     host.call("pkill", "-9", "-f", "rose.cli down")
     assert ending.wait(10) != 0
-    assert "fleet 'two' was put down" in host.call(*ROSE, "down", "-c", "/srv/fleet.toml")
+    assert "fleet 'two' has ended" in host.call(*ROSE, "down", "-c", "/srv/fleet.toml")
     assert running(host, "raylet/raylet") == running(host, "stand_ins rollout") == []
     assert len(running(host, "stand_ins serving")) == 1
     left = host.call("ls", "/dev/shm", "/tmp").split()

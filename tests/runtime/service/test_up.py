@@ -253,7 +253,7 @@ def test_whoever_looks_places_what_is_gone_and_starts_what_was_left_stopped(tmp_
     stopped(config)
     assert not begun.is_running()
     assert cluster.find("host one") is None
-    with pytest.raises(DeploymentError, match="fleet 'f' was put down: `rose up` starts it again"):
+    with pytest.raises(DeploymentError, match="fleet 'f' has ended: `rose up` starts it again"):
         begun.wait_ready(print)
 
 

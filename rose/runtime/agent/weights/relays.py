@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import psutil
 
 from rose.runtime.agent.weights.sync import Target
-from rose.runtime.transfer.wire.origin_rules import OriginRules
-from rose.runtime.transfer.wire.relay import RelayServer
+from rose.transfer.wire.origin_rules import OriginRules
+from rose.transfer.wire.relay import RelayServer
 
 RELAYS_MAX = 8  #: How many relays and folders are kept. Runs come and go, each on another port.
 _OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)  #: A relay quotes no origin, so its answers may be quoted.

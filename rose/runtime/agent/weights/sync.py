@@ -17,13 +17,13 @@ from rose.events import Sync
 from rose.runtime.coserving.questions import Verb, question, refusal
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
-from rose.runtime.transfer.apply.staged import Staged
-from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import Manifest, Package
-from rose.runtime.transfer.wire.origin import RefusedError, open_origin
-from rose.runtime.transfer.wire.origin_rules import ANYWHERE, STRICT, OriginRules
-from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.weight_version import weights_name
+from rose.transfer.apply.staged import Staged
+from rose.transfer.errors import TransferError
+from rose.transfer.package.manifest import Manifest, Package
+from rose.transfer.wire.origin import RefusedError, open_origin
+from rose.transfer.wire.origin_rules import ANYWHERE, STRICT, OriginRules
+from rose.transfer.wire.receiver import Receiver
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from rose.clock import monotonic_ns
-from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.turns import Turn
+from rose.transfer.errors import TransferError
+from rose.transfer.turns import Turn
 
 _HOST_NICE = 10  # jobs on the host's cores are background work, as trainers are
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import torch
 
     from rose.runtime.coserving.questions import Ranks
-    from rose.runtime.transfer.layout.regions import Region
-    from rose.runtime.transfer.package.manifest import Manifest
-    from rose.runtime.transfer.turns import Turn
+    from rose.transfer.layout.regions import Region
+    from rose.transfer.package.manifest import Manifest
+    from rose.transfer.turns import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class EngineWeights:
         cls, model_runner: Any, manifest: Manifest, ranks: Ranks, parameters: Mapping[str, torch.Tensor] | None = None
     ) -> EngineWeights:
         """Return the engine's weights. Raises TransferError if they do not fit the model's numbers of heads."""
-        from rose.runtime.transfer.layout.fused import hf_views
+        from rose.transfer.layout.fused import hf_views
 
         config = model_runner.model_config
         views = hf_views(
@@ -42,7 +42,7 @@ class EngineWeights:
 
     def published(self, manifest: Manifest, turn: Turn = nullcontext) -> dict[str, torch.Tensor]:
         """Return views of the parameters, or copies if the published type is another one."""
-        from rose.runtime.transfer.codec.bits import torch_dtype
+        from rose.transfer.codec.bits import torch_dtype
 
         types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
         return {
@@ -54,7 +54,7 @@ class EngineWeights:
 def copied(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn) -> torch.Tensor:
     import torch
 
-    from rose.runtime.transfer.turns import portions
+    from rose.transfer.turns import portions
 
     copy = torch.empty_like(tensor, dtype=dtype)
     for target, source in portions(copy, tensor):
@@ -64,7 +64,7 @@ def copied(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn) -> torch.Tensor
 
 
 def _regions(config: Any, manifest: Manifest, ranks: Ranks) -> dict[str, Region]:
-    from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
+    from rose.transfer.layout.shards import ModelShape, receiver_regions
 
     shape = ModelShape(
         {tensor.name: tensor.shape for tensor in manifest.tensors},

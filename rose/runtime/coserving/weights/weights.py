@@ -19,16 +19,16 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.questions import Ranks, Verb
 from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
 from rose.runtime.coserving.weights.parameters import EngineWeights, copied
-from rose.runtime.transfer.errors import TransferError
 from rose.runtime.weight_version import weights_name
+from rose.transfer.errors import TransferError
 
 if TYPE_CHECKING:
     import torch
 
-    from rose.runtime.transfer.apply.apply import Prepared
-    from rose.runtime.transfer.apply.aside import Aside
-    from rose.runtime.transfer.package.manifest import Manifest
-    from rose.runtime.transfer.turns import Turn
+    from rose.transfer.apply.apply import Prepared
+    from rose.transfer.apply.aside import Aside
+    from rose.transfer.package.manifest import Manifest
+    from rose.transfer.turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class WeightUpdater:
         return report
 
     def _aside(self) -> Aside:
-        from rose.runtime.transfer.apply.aside import Aside
+        from rose.transfer.apply.aside import Aside
 
         if self._beside is None:
             self._beside = Aside(self._device)
@@ -151,9 +151,9 @@ class WeightUpdater:
         return device
 
     def _prepare(self, version: int, turn: Turn) -> _Ready:
-        from rose.runtime.transfer.apply.apply import prepare
-        from rose.runtime.transfer.apply.staged import Staged
-        from rose.runtime.transfer.package.manifest import Manifest
+        from rose.transfer.apply.apply import prepare
+        from rose.transfer.apply.staged import Staged
+        from rose.transfer.package.manifest import Manifest
 
         began = monotonic_ns()
         # The host reads and hashes chunks, which occupies the device only on the CPU.
@@ -191,7 +191,7 @@ class WeightUpdater:
         return {**outcome, "sha256": manifest.weights_sha256, "acknowledge_ns": monotonic_ns() - began}
 
     def _audit(self, version: int, turn: Turn) -> dict[str, object]:
-        from rose.runtime.transfer.package.manifest import Manifest
+        from rose.transfer.package.manifest import Manifest
 
         be_nice(_AUDIT_NICE)
         manifest = Manifest.from_bytes((self._staging / f"held-{version}.json").read_bytes())
@@ -201,7 +201,7 @@ class WeightUpdater:
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
         """Return how the weights differ, or None. All are hashed, unless their fingerprints equal `expected`."""
-        from rose.runtime.transfer.apply.audit import find_drift, fingerprints
+        from rose.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
         weights = EngineWeights.of(self._model_runner, manifest, self._ranks)

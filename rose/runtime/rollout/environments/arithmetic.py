@@ -38,7 +38,7 @@ class Arithmetic:
 
     def __init__(self, digits: int = 2, terms: int = 2) -> None:
         if digits < 1 or terms < 2:
-            raise ValueError(f"digits is {digits} and terms {terms}: give at least 1 and 2")
+            raise ValueError(f"digits is {digits} and terms is {terms}: give at least 1 digit and 2 terms")
         self._digits, self._terms = digits, terms
 
     def reset(self, seed: int) -> list[dict[str, str]]:

@@ -18,11 +18,11 @@ Observation = Sequence[int] | str | Sequence[Mapping[str, str]]
 
 
 class Environment(Protocol):
-    """One trajectory of a task. Optional attributes are those of `Traits`, and a method `recheck`, which judges the
-    finished trajectory in another way. With `token_ids`, observations and answers are token ids."""
+    """One trajectory of a task. It may have the attributes of `Traits`, and a method `recheck` that judges the finished
+    trajectory in another way. If the attribute `token_ids` is True, observations and answers are token ids."""
 
     def reset(self, seed: int) -> Observation:
-        """Begin the task of `seed`, the same for a whole group, and return the first observation."""
+        """Begin the task that `seed` stands for, and return the first observation. A group shares a seed."""
 
     def step(self, answer: Any) -> tuple[Observation | None, float, bool, Mapping[str, Any]]:
         """Return (observation, reward, done, info). Rewards add up. `info` may have the counts `tool_calls` and
@@ -45,12 +45,10 @@ class Traits:
 
 
 class EnvironmentNameError(UserError):
-    """`task.environment` names no environment that can be loaded here."""
+    """`task.environment` is not the name of an environment that can be loaded here."""
 
 
 class _GymnasiumText:
-    """A Gymnasium environment whose observations and actions are text."""
-
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         import gymnasium
         from gymnasium.spaces import Text
@@ -62,7 +60,8 @@ class _GymnasiumText:
         spaces = {"observations": self._environment.observation_space, "actions": self._environment.action_space}
         for what, space in spaces.items():
             if not isinstance(space, Text):
-                raise EnvironmentNameError(f"task.environment 'gymnasium:{name}' has {what} of {space}, not of Text")
+                problem = f"task.environment 'gymnasium:{name}' has {what} of {space}, not of Text"
+                raise EnvironmentNameError(f"{problem}: wrap it in an environment with Text spaces")
 
     def reset(self, seed: int) -> str:
         return str(self._environment.reset(seed=seed)[0])
@@ -90,7 +89,7 @@ def load(name: str, options: Mapping[str, Any]) -> Callable[[], Environment]:
     points = {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
     if name not in points:
         near = did_you_mean(name, {FROZENLAKE, "arithmetic", "gymnasium:ID", "verifiers:NAME", *points})
-        raise EnvironmentNameError(f"unknown task.environment {name!r} in this Python{near}")
+        raise EnvironmentNameError(f"task.environment {name!r} is not installed in this Python{near}")
     make: Callable[..., Environment] = points[name].load()
     return lambda: make(**options)
 
@@ -98,4 +97,4 @@ def load(name: str, options: Mapping[str, Any]) -> Callable[[], Environment]:
 def _need(name: str, package: str) -> None:
     if importlib.util.find_spec(package) is None:
         advice = f"`pip install {package}`, or set task.python to a Python that has it"
-        raise EnvironmentNameError(f"task.environment {name!r} needs the package {package!r}: {advice}")
+        raise EnvironmentNameError(f"task.environment {name!r} needs the missing package {package!r}: {advice}")

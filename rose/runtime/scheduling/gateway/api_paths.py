@@ -181,11 +181,11 @@ class Paths:
         return JSONResponse({"timestamp": datetime.now(UTC).isoformat(), "loads": [load]})
 
     async def workers(self, request: Request) -> Response:
-        """List this server as the only worker. POST accepts no other."""
+        """List this server as the only worker. POST accepts no other worker."""
         if request.method == "POST":
             body = await _json(request)
             if not str(body.get("url", "")).rstrip("/") == self._url(request):
-                raise RequestError(f"url is {str(body.get('url'))[:60]!r}: the only worker is {self._url(request)}")
+                raise RequestError(f"url is {str(body.get('url'))[:60]!r}: give {self._url(request)}, the only worker")
             return JSONResponse({"status": "accepted", "worker_id": _WORKER, "url": self._url(request)}, 202)
         stats = {"prefill_count": 0, "decode_count": 0, "regular_count": 1}
         return JSONResponse({"workers": [self._worker(request)], "total": 1, "stats": stats})
@@ -213,11 +213,11 @@ class Paths:
         return str(request.base_url).rstrip("/") + (f"/runs/{run_id}" if run_id else "")
 
     async def flush_cache(self, request: Request) -> Response:
-        """Return success if the run has no open turn. No cached prefix outlives its weights."""
+        """Return success if the run has no open turn. Nothing is flushed: no cached prefix outlives its weights."""
         run = self._service.known_run(request.scope)
         if turns := 0 if run is None else len(self._controller.loads[run.run_id].turns):
             raise RefusedError(400, f"the run has {turns} turns: wait until they end")
-        return JSONResponse({"success": True, "message": "no cached prefix outlives its weights"})
+        return JSONResponse({"success": True, "message": "nothing to flush: no cached prefix outlives its weights"})
 
     async def reset_prefix_cache(self, _request: Request) -> Response:
         return JSONResponse({})
@@ -262,7 +262,7 @@ class Paths:
         return JSONResponse(answer | {"num_paused_requests": 0})
 
     async def pull(self, request: Request) -> Response:
-        """Record which published folder an engine would copy. `update` publishes that folder."""
+        """Record from which folder a copy would take its weights. `update` of the copy publishes that folder."""
         body = await _json(request)
         sglang.check_known(body, frozenset({"local_checkpoint_dir", "source_dir", "target_version"}))
         copy, source = _folder(body, "local_checkpoint_dir"), _folder(body, "source_dir")
@@ -331,7 +331,6 @@ class Paths:
 
 
 def _version(run: Run, value: object, name: str = "weight_version") -> int | None:
-    """Return the number in a version's name, or None. Raises RefusedError for an old version."""
     try:
         version = read_version(value, name)
     except RequestError:

@@ -1,4 +1,4 @@
-"""Serves OpenAI's completions and chats, with fields of SGLang and vLLM, and vLLM's tokens in and tokens out."""
+"""Serves OpenAI's completions and chats, with fields of SGLang and vLLM, and vLLM's API of token ids."""
 
 from __future__ import annotations
 
@@ -151,7 +151,6 @@ def _grammar(form: Any) -> dict[str, Any]:
 
 
 def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
-    """Return the grammar of an answer that must call tools, or {}. Raises RefusedError."""
     choice, functions = request.tool_choice, dict[str, dict[str, Any]]()
     for tool in request.tools or []:
         if isinstance(function := tool.get("function"), dict):
@@ -165,10 +164,10 @@ def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
         case {"type": "function", "function": {"name": str(name)}} if name in functions:
             form = _call_grammar(name, functions[name])
         case _:
-            why = f"tool_choice is {str(choice)[:80]}: give auto, none, required, or a function of tools"
-            raise RefusedError(400, f"{why} ({', '.join(functions)})", "tool_choice")
+            why = f"tool_choice is {str(choice)[:80]}: give auto, none, required, or one of the functions"
+            raise RefusedError(400, f"{why} in tools: {', '.join(functions)}", "tool_choice")
     if grammar := _GRAMMARS & request.sampling().keys():
-        why = f"tool_choice is {str(choice)[:80]}, and {min(grammar)} is another form: leave one out"
+        why = f"tool_choice is {str(choice)[:80]}, but {min(grammar)} sets another form: leave out one of them"
         raise RefusedError(400, why, "tool_choice")
     return {"structural_tag": json.dumps({"type": "structural_tag", "format": form})}
 
@@ -203,7 +202,7 @@ class OpenAIAnswer:
         return self._head(choices, chunk=False) | {"usage": self._usage(completions)}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the chunks of a stream. A possible stop string or tool call is held back."""
+        """Yield the chunks of a stream. Text that may begin a stop string or a tool call is held back."""
         progress = [_Progress(self._growing_text(number)) for number in range(len(self.orders))]
         last: dict[int, Completion] = {}
         async for number, completion in self.service.stream(self.run, self.orders):
@@ -321,7 +320,7 @@ class _Progress:
 
 
 def settled(text: str, endings: Sequence[str]) -> str:
-    """Return the text without an ending that may become one of `endings`."""
+    """Return the text, cut where one of `endings` may have begun at its end."""
     longest = max((len(ending) for ending in endings), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):
         if any(ending.startswith(text[-length:]) for ending in endings):

@@ -1,4 +1,4 @@
-"""Publishes the checkpoint folders of clients. A separate process has the weights in memory."""
+"""Publishes checkpoint folders of clients. A separate process holds the weights in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rose.runtime.engines.launch import die_with_parent
 from rose.runtime.scheduling.messages import PublishVersion
 from rose.runtime.scheduling.refusals import RefusedError
 from rose.runtime.scheduling.runs.registry import Run
-from rose.runtime.transfer.errors import TransferError
+from rose.transfer.errors import TransferError
 
 if TYPE_CHECKING:
     from rose.client.publishing import WeightOrigin
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class FolderOrigins:
-    """Publishes folders of runs at address `host`. `folder` has a weight store for each run."""
+    """Publishes the folders of runs at the address `host`. `folder` holds a weight store for each run."""
 
     def __init__(self, controller: Controller, folder: Path, host: str, checkpoint: Callable[[str], Path]) -> None:
         self._controller, self._folder, self._host, self._checkpoint = controller, folder, host, checkpoint
@@ -80,7 +80,7 @@ class FolderOrigins:
             checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
             if weights is not None and (delta_version := await self._run(_delta_version, weights)) is not None:
                 if version not in (None, delta_version):
-                    why = f"weight_version is {version}, and {str(weights)!r} leads to version {delta_version}"
+                    why = f"weight_version is {version}, but the delta {str(weights)!r} makes version {delta_version}"
                     raise RefusedError(409, f"{why}: give that version")
                 version = delta_version
                 if run.facts.version is None:
@@ -103,7 +103,7 @@ class FolderOrigins:
             return await asyncio.get_running_loop().run_in_executor(self._pool(), act, *arguments)
         except BrokenProcessPool:
             self._process = None
-            raise TransferError("the version was lost, since its process ended: publish it again") from None
+            raise TransferError("the publishing process ended, and the version is lost: publish it again") from None
 
     def _pool(self) -> ProcessPoolExecutor:
         if self._process is None:
@@ -115,7 +115,7 @@ _origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the serving process: by
 
 
 def _delta_version(folder: Path) -> int | None:
-    from rose.runtime.transfer.sources.delta import Delta
+    from rose.transfer.sources.delta import Delta
 
     delta = Delta.read(folder)
     return None if delta is None else delta.version

@@ -1,4 +1,4 @@
-"""The HTTP server of the controller. A trainer uses `/runs/ID` as one SGLang server."""
+"""The HTTP server of the controller. To a trainer, `/runs/ID` looks like one SGLang server."""
 
 import asyncio
 import hmac
@@ -37,9 +37,9 @@ from rose.runtime.scheduling.runs.recorder import LedgerAwayError
 from rose.runtime.scheduling.runs.registry import UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turns.request import read as read_turn
-from rose.runtime.transfer.errors import ConflictError, TransferError
-from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from rose.tokens import Token
+from rose.transfer.errors import ConflictError, TransferError
+from rose.transfer.wire.origin_rules import STRICT, OriginRules
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class Gateway:
             case RefusedError():
                 return failure(error.status, str(error), error.headers, error.param, error.kind)
             case BodyTooLongError():
-                return failure(413, f"a request has at most {http_server.REQUEST_BYTES_MAX} bytes")
+                return failure(413, f"a request has at most {http_server.REQUEST_BYTES_MAX} bytes: send less at once")
             case HTTPException():
                 return failure(error.status_code, error.detail, dict(error.headers or {}))
             case UnknownRunError():
@@ -183,7 +183,7 @@ class Gateway:
         authorization = _header(scope, b"authorization")
         if scope["path"] in paths.AGENT_PATHS:
             if not self._agent_token:
-                return failure(401, "no agent token: create it with `rose down --keep-runs` and `rose up`")
+                return failure(401, "there is no agent token: create it with `rose down --keep-runs` and `rose up`")
             if not hmac.compare_digest(authorization, f"Bearer {self._agent_token}".encode()):
                 return failure(401, "only agents may use this path: send the agent token")
         elif not self._open and not scope["path"].startswith(LEDGER_PREFIX):
@@ -194,7 +194,7 @@ class Gateway:
                 return failure(401, str(error))
             if not any(map(token.may, needed)):
                 lacks = " or ".join(needed)
-                why = f"token {token.name!r} lacks the scope {lacks}: it has {token.described}"
+                why = f"token {token.name!r} lacks the scope {lacks}: the token has {token.described}"
                 return failure(403, why)
             scope["state"][TOKEN] = token
         return None

@@ -35,7 +35,7 @@ class NotReadyError(RefusedError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnOrder:
-    """A turn that a request asks for. The turn accepts only version `exact`, if given."""
+    """A turn that a request asks for. If `exact` is given, the turn accepts only this version."""
 
     ids: Sequence[int]
     sampling: Mapping[str, Any]
@@ -59,7 +59,7 @@ class TurnOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """The tokens of a turn. A growing turn has no `finish`."""
+    """The tokens of a turn. `finish` is None while the turn grows."""
 
     ids: list[int]
     logprobs: list[float]
@@ -105,7 +105,7 @@ class Service:
         return None if texts is None else texts.context
 
     def check_files(self, token: Token | None) -> None:
-        """Raise RefusedError unless the token may publish folders, which may belong to another team."""
+        """Raise RefusedError unless the token may publish folders of this host. They may be another team's."""
         if token is not None and not token.may("admin") and not self._files:
             why = f"token {token.name!r} may not publish folders of the controller's host"
             raise RefusedError(403, f"{why}: set origins.files in the fleet file, or use rose.client", "model_path")
@@ -164,7 +164,7 @@ class Service:
         for order in orders:
             version_min = order.labels.version_min
             if version_min is not None and (newest is None or version_min > newest):
-                raise NotReadyError(f"version {version_min} of run {run.run_id!r} is not published")
+                raise NotReadyError(f"version {version_min} of run {run.run_id!r} is not published yet")
             if order.exact is not None and order.exact != newest:
                 raise NotReadyError(f"run {run.run_id!r} is at version {newest}")
         if newest is None and self.origins is not None:
@@ -172,10 +172,10 @@ class Service:
         return [Turn(order.request, now_ns, run.run_id, run.version_min, name=order.name) for order in orders]
 
     async def make(self, run: Run, orders: Sequence[TurnOrder], client: Client) -> list[Completion]:
-        """Make turns in parallel. If one turn fails, the other turns end."""
+        """Return the completions of parallel turns. If one turn fails, the other turns end."""
         service, load = self.controller.turns, self.controller.loads[run.run_id]
         if len(orders) > 1 and (key := orders[0].labels.key) is not None:
-            raise RequestError(f"rose.key is {key!r}, but the request asks for {len(orders)} turns: a key names one")
+            raise RequestError(f"rose.key is {key!r}, but the request asks for {len(orders)} turns: leave it out")
         turns = self.turns(run, orders)
         if len(turns) == 1:
             return [_completion(await service.generate(turns[0], load, client), orders[0])]
@@ -241,7 +241,7 @@ def check_team(token: Token | None, run: Run) -> None:
         assert token is not None
         whose = "no team" if run.facts.team is None else f"team {run.facts.team!r}"
         bound = f"run {token.run!r}" if token.run is not None else f"team {token.team!r}" if token.team else "no team"
-        raise RefusedError(403, f"run {run.run_id!r} belongs to {whose}, and token {token.name!r} to {bound}")
+        raise RefusedError(403, f"run {run.run_id!r} belongs to {whose}, but token {token.name!r} to {bound}")
 
 
 def of_team(token: Token | None, message: OpenRun) -> OpenRun:
@@ -265,7 +265,7 @@ def read_version(value: object, name: str) -> int | None:
 
 
 def with_versions(labels: Labels, limits: object) -> tuple[Labels, int | None]:
-    """Return the labels and the exact version that field `weight_version` asks for. Raises RequestError."""
+    """Return the labels and the exact version for the limits in the field `weight_version`. Raises RequestError."""
     if limits is None:
         return labels, None
     if not isinstance(limits, dict) or limits.keys() - {"min_version", "exact_version"}:

@@ -123,7 +123,7 @@ async def prompt_ids(prompt: object, where: str, service: Service, run: Run) -> 
     try:
         return msgspec.convert(prompt, _TokenIds)
     except msgspec.ValidationError:
-        why = f"{where} must be a text that is not empty, or a list of token ids, none negative"
+        why = f"{where} must be a text that is not empty, or a list of token ids from 0"
         raise RefusedError(400, why, where) from None
 
 

@@ -136,7 +136,7 @@ def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as chat templates read it: one text, and arguments as objects."""
+    """Return a message in the form of chat templates: the content as one text, tool arguments as objects."""
     plain = {name: value for name, value in message.items() if value is not None}
     content = plain.get("content", "")
     if isinstance(content, list):

@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS count (run_id TEXT PRIMARY KEY, completed INTEGER NOT
 
 
 class AnswerStore:
-    """A SQLite file in `folder`, or memory. A failure after the start only loses answers. Raises StateError."""
+    """Answers in SQLite, in `folder`, else in memory. A later failure only loses answers. Raises StateError."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / FILE

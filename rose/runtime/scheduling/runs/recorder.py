@@ -81,7 +81,7 @@ class LedgerAwayError(UserError):
 
 
 class Recorder:
-    """Records events inside a running event loop, or nothing if `writer` is None."""
+    """Records events in a running event loop. If `writer` is None, nothing is recorded."""
 
     def __init__(self, writer: LedgerWriter | None, state: State, fleet_run_id: str | None) -> None:
         self._writer, self._state = writer, state
@@ -134,7 +134,7 @@ class Recorder:
         return max((event.step for event in batch if event.kind == "step"), default=None)  # type: ignore[attr-defined]
 
     def record_due(self) -> None:
-        """Record the due starts and ends of runs in the background, until it succeeds."""
+        """Record the due starts and ends of runs in the background. Try again until the ledger takes them."""
         self._again = True
         if self._writer is not None and (self._recording is None or self._recording.done()):
             self._recording = asyncio.create_task(self._record_due(self._writer))
@@ -165,7 +165,7 @@ FLEET_ENDED = "the fleet was ended"
 
 
 def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
-    """Close and forget all runs. Return the open ones. `record_due` must follow. Raises StateError."""
+    """Close and forget all runs. Return the ids of those that were open. Call `record_due` next. Raises StateError."""
     if not (folder / FILE).exists():
         return []
     with closing(State(folder, GONE_S)) as state:

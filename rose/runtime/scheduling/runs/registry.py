@@ -14,7 +14,7 @@ from rose.ledger.address import is_loopback
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion, Target
 from rose.runtime.scheduling.refusals import RefusedError
 from rose.runtime.scheduling.runs.state import RunFacts, RunState, State, StateError
-from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
+from rose.transfer.wire.origin_rules import STRICT, OriginRules
 
 NOT_HEARD = "not heard of"
 ENDED_MAX = 1000  # The earliest ended runs are forgotten first.
@@ -31,7 +31,7 @@ class UnknownRunError(UserError):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A run. A restart of the controller gives the run its full time until it expires."""
+    """A run. When the controller restarts, the time until the run expires begins again."""
 
     facts: RunFacts
     heard_ns: int
@@ -122,7 +122,7 @@ class Runs:
         return run
 
     def trainer_of(self, device_id: str) -> Run | None:
-        """Return the open run that trains on the device. The latest opened run counts."""
+        """Return the open run that trains on the device: of several, the one opened last."""
         trainers = [run for run in self if run.is_open and run.facts.trainer_device == device_id]
         return max(trainers, key=lambda run: run.facts.taken_us, default=None)
 
@@ -131,9 +131,9 @@ class Runs:
         if request.fence is not None:
             _check_fence(run, request.fence)
         if request.model != before.model:
-            raise RefusedError(409, f"model is {request.model!r}; run {run.run_id!r} was opened for {before.model!r}")
+            raise RefusedError(409, f"model is {request.model!r}, but the run has {before.model!r}: give that")
         if request.team not in (None, before.team):
-            raise RefusedError(409, f"team is {request.team!r}; run {run.run_id!r} was opened for {before.team!r}")
+            raise RefusedError(409, f"team is {request.team!r}, but the run has {before.team!r}: give that")
         facts = replace(
             before,
             state="open",
@@ -163,13 +163,14 @@ class Runs:
         hosts: Collection[str] = (),
         client_address: str | None = None,
     ) -> Run:
-        """Make this the newest version of the run. All `hosts` must reach the URL. Raises TransferError."""
+        """Make the requested version the newest of the run. All `hosts` must reach the URL. Raises TransferError."""
         run = self.hear(run_id, now_ns, request.fence)
         replace(self._origins, client=client_address).check_url(request.url)
         host = urlsplit(request.url).hostname
         if len(hosts) > 1 and host and (is_loopback(host) or host in ("0.0.0.0", "::")):  # noqa: S104
             why = f"url is {request.url!r}, which is a different place on each host ({', '.join(hosts)})"
-            raise RefusedError(409, f"{why}: open the run with `host`, the trainer's address for these hosts")
+            advice = "open the run with `host`, the trainer's address for these hosts, or at a controller's URL that is"
+            raise RefusedError(409, f"{why}: {advice} not loopback")
         facts = run.facts
         if request.version == facts.version and len({request.weights_sha256, facts.weights_sha256} - {None}) > 1:
             why = f"version is {request.version}, which run {run_id!r} published with other weights"
@@ -181,7 +182,7 @@ class Runs:
                 self._change(run, published)
             return run
         if facts.version is not None and request.version < facts.version:
-            why = f"version is {request.version}; run {run_id!r} is at version {facts.version}"
+            why = f"version is {request.version}, but run {run_id!r} is at version {facts.version}"
             raise RefusedError(409, f"{why}: give a newer version")
         self._change(run, replace(published, version=request.version, weights_sha256=request.weights_sha256))
         return run
@@ -190,7 +191,7 @@ class Runs:
         self._change(run, replace(run.facts, adapters=dict(list(adapters.items())[-NAMES_MAX:])))
 
     def note_pulled(self, run: Run, copy: str, folder: str) -> None:
-        """Record that folder `copy` of the client has the weights of `folder`."""
+        """Record that the client's folder named `copy` has the weights of the folder named `folder`."""
         pulled = {name: value for name, value in run.facts.pulled.items() if name != copy} | {copy: folder}
         self._change(run, replace(run.facts, pulled=dict(list(pulled.items())[-NAMES_MAX:])))
 
@@ -270,7 +271,7 @@ def _digest(request: OpenRun) -> str:
 def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
     request_facts = run.facts.keys[request.key or ""]
     if request_facts["digest"] != _digest(request):
-        why = f"key is {request.key!r}; run {run.run_id!r} was opened with it and other fields"
+        why = f"key is {request.key!r}; run {run.run_id!r} was opened with this key and other fields"
         raise RefusedError(409, f"{why}: give another key")
     _check_fence(run, request_facts["fence"])
     if run.is_open:

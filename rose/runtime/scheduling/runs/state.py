@@ -70,7 +70,7 @@ class RunFacts:
 
 
 class State:
-    """A SQLite file in `folder` for one process, or memory. A method returns after its changes are on disk."""
+    """State in SQLite, in `folder` for one process, or else in memory. Methods return after changes are on disk."""
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
@@ -130,7 +130,7 @@ class State:
             connection.executemany("DELETE FROM drained WHERE device_id = ?", [(name,) for name in devices])
 
     def check(self) -> str | None:
-        """Return why the state cannot be written, or None. After a failure, try a write."""
+        """Return why the state cannot be written, or None. If the last write failed, try another write first."""
         if self._failure is not None:
             with suppress(StateError), self._writing() as connection:
                 connection.execute("PRAGMA user_version = 0")  # A write without a change.

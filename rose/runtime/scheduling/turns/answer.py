@@ -45,7 +45,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """A range of tokens with one version: `7`, `RUN/7`, or "default" without updates."""
+    """A range of tokens with one version: `7`, `RUN/7`, or "default" before the first update."""
 
     version: _Text | _Index
     start: _Index
@@ -103,7 +103,7 @@ class Answer(msgspec.Struct, frozen=True):
         return replace(self, meta=meta, tokens=self.tokens.first(end), spans=spans)
 
     def with_version(self, run_id: str, version: int) -> Self:
-        """Return the answer, with a version for all tokens if SGLang has not added versions yet."""
+        """Return the answer. If SGLang has given no versions yet, all its tokens get `version`."""
         if self.spans:
             return self
         spans = [_Span(weights_name(run_id, version), 0, self.tokens.count)]

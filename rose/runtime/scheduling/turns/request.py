@@ -105,13 +105,12 @@ def read(body: bytes) -> TurnRequest | None:
             raise RequestError(_explained(error, "input_ids")) from None
     for name in ("max_new_tokens", "min_new_tokens"):
         if type(count := sampling.get(name, 0)) is not int or not 0 <= count <= AMOUNT_MAX:
-            raise RequestError(f"sampling_params.{name} is {repr(count)[:60]}: give an integer from 0")
+            raise RequestError(f"sampling_params.{name} is {repr(count)[:60]}: give an integer from 0, or leave it out")
     sampling.setdefault("max_new_tokens", TOKENS_DEFAULT)
     return TurnRequest(prompt, sampling, fields.rose or _NO_LABELS, fields.stream or False)
 
 
 def _explained(error: Exception, field: str = "") -> str:
-    """Return the message of a msgspec error with the field first, as in `rose.step: Expected ...`."""
     reason, _, place = str(error).partition(" - at `$")
     place = field + place.rstrip("`").replace("[", ".").replace("]", "")
     return f"{place.removeprefix('.') or 'the body'}: {reason}"

@@ -30,13 +30,13 @@ _numbers = itertools.count()
 
 
 def new_id() -> str:
-    """Return a unique id. One length for all: SGLang aborts every id that begins with a given text."""
+    """Return a unique id. All ids have one length, because SGLang aborts every id that begins with a given text."""
     return f"{utc_us() // 1000:012x}{_PROCESS}{next(_numbers):012x}"
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn. `waited_ns` and `deaths` count since its last progress. A death is (engine, life's start)."""
+    """A turn. `waited_ns` and `deaths` count since its last progress. A death is (engine, start of its life)."""
 
     request: TurnRequest
     arrived_ns: int
@@ -120,7 +120,7 @@ class Turn:
         return recent | self._avoids_after_deaths(table, now_ns) if self.deaths else recent
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return the engines with too many suspect turns, and the dead ones if another engine can work."""
+        """Return the engines with too many suspect turns, and the engines that died if another engine can work."""
         dead = {engine_id for engine_id, _ in self.deaths}
         has_others = any(
             facts.usable(now_ns)

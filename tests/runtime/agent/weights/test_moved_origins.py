@@ -8,8 +8,8 @@ from rose.runtime.agent.weights import relays
 from rose.runtime.agent.weights.relays import Relays
 from rose.runtime.agent.weights.sync import Target, from_anywhere, straight
 from rose.runtime.coserving.page import Field, Party
-from rose.runtime.transfer.wire.origin_rules import ANYWHERE
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.wire.origin_rules import ANYWHERE
+from rose.transfer.wire.server import StoreServer
 from tests.runtime.agent.agent_of_engine import agent_of
 from tests.runtime.agent.agents_in_turn import until
 from tests.runtime.coserving.hand_made_engine import (

@@ -11,10 +11,10 @@ from rose.runtime.agent.weights import weight_keeper
 from rose.runtime.agent.weights.relays import Relays
 from rose.runtime.agent.weights.sync import Target
 from rose.runtime.agent.weights.weight_keeper import WeightKeeper
-from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.wire.origin import open_origin
-from rose.runtime.transfer.wire.origin_rules import STRICT
-from rose.runtime.transfer.wire.server import Server, StoreServer
+from rose.transfer.errors import TransferError
+from rose.transfer.wire.origin import open_origin
+from rose.transfer.wire.origin_rules import STRICT
+from rose.transfer.wire.server import Server, StoreServer
 from tests.runtime.agent.agents_in_turn import until
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, published, random_weights, stepped, sync_of
 

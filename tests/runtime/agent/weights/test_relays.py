@@ -7,11 +7,11 @@ import torch
 from rose.runtime.agent.weights import relays
 from rose.runtime.agent.weights.relays import Relays, is_here
 from rose.runtime.agent.weights.sync import Target
-from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire.origin_rules import ANYWHERE
-from rose.runtime.transfer.wire.receiver import Receiver
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.errors import TransferError
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire.origin_rules import ANYWHERE
+from rose.transfer.wire.receiver import Receiver
+from rose.transfer.wire.server import StoreServer
 
 
 @pytest.fixture

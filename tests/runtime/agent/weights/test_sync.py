@@ -9,9 +9,9 @@ import torch
 from rose.clock import monotonic_ns
 from rose.runtime.agent.weights.sync import Target
 from rose.runtime.coserving.page import Party, Span
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire.receiver import Receiver
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire.receiver import Receiver
+from rose.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import (
     HandMadeEngine,
     corrupt,

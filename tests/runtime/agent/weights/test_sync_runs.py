@@ -8,8 +8,8 @@ from rose.runtime.agent.succession import recorded_run
 from rose.runtime.agent.weights.sync import Target
 from rose.runtime.coserving.page import Field, Party
 from rose.runtime.coserving.questions import parse_question
-from rose.runtime.transfer.wire.receiver import Receiver
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.wire.receiver import Receiver
+from rose.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import (
     HandMadeEngine,
     corrupt,

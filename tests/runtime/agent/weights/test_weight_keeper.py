@@ -15,8 +15,8 @@ from rose.runtime.agent.weights.weight_keeper import WeightKeeper
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy.drift import RETRY_NS, Standing
 from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.store.store import VersionStore
+from rose.transfer.wire.server import StoreServer
 from tests.runtime.agent.agent_of_engine import agent_of
 from tests.runtime.agent.agents_in_turn import until
 from tests.runtime.coserving.hand_made_engine import (

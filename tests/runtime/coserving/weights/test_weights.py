@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rose.runtime.coserving.questions import question, refusal
-from rose.runtime.transfer.apply import aside, audit
-from rose.runtime.transfer.wire.receiver import Receiver
-from rose.runtime.transfer.wire.server import StoreServer
+from rose.transfer.apply import aside, audit
+from rose.transfer.wire.receiver import Receiver
+from rose.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import (
     HandMadeEngine,
     LentDevice,

@@ -50,7 +50,7 @@ class Speaker(FakeEngine):
 
 #: Starts processes that have loaded torch and the weight store already.
 FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload(["rose.runtime.transfer.store.store", "rose.runtime.transfer.wire.server"])
+FORKING.set_forkserver_preload(["rose.transfer.store.store", "rose.transfer.wire.server"])
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.runtime.transfer.wire.receiver import Receiver
+from rose.transfer.wire.receiver import Receiver
 from tests.runtime.scheduling.stand_ins import SERVERS, call, fleet, gateway, post, until
 
 

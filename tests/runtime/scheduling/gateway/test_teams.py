@@ -3,7 +3,7 @@ import pytest
 
 from rose import tokens
 from rose.http_calls import authorization
-from rose.runtime.transfer.wire.origin_rules import OriginRules
+from rose.transfer.wire.origin_rules import OriginRules
 from tests.runtime.scheduling.stand_ins import call
 
 OPERATOR = "token-of-the-operator"

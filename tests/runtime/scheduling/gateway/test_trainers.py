@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rose.runtime.transfer.codec.bits import digest, to_bits
-from rose.runtime.transfer.wire.receiver import Receiver
+from rose.transfer.codec.bits import digest, to_bits
+from rose.transfer.wire.receiver import Receiver
 from tests.runtime.scheduling.gateway.conftest import WORDS
 from tests.runtime.scheduling.stand_ins import call, open_run, post, publish, until
-from tests.runtime.transfer.sources.checkpoints import save_delta
+from tests.transfer.sources.checkpoints import save_delta
 
 PROMPT = [WORDS.index("c"), WORDS.index("d")]
 ABC = [WORDS.index(word) for word in "abc"]

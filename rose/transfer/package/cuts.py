@@ -1,0 +1,84 @@
+"""The pieces that a trainer publishes, with their elements."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from rose.transfer.codec.bits import check_plain, dtype_name, torch_dtype
+from rose.transfer.errors import TransferError
+from rose.transfer.layout.regions import Region
+from rose.transfer.layout.shards import ModelShape, Piece
+from rose.transfer.package.manifest import TensorInfo
+
+Key = tuple[str, Region]
+Elements = torch.Tensor | Callable[[], torch.Tensor]  # A function is called when an element is needed.
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A box of a tensor with its elements. `holders` are the ranks of the finest receivers that hold it."""
+
+    info: TensorInfo
+    region: Region
+    holders: frozenset[int]
+    source: Elements
+
+    @property
+    def key(self) -> Key:
+        return self.info.name, self.region
+
+    def elements(self) -> torch.Tensor:
+        return elements(self.source).to(torch_dtype(self.info.dtype))
+
+
+def elements(source: Elements) -> torch.Tensor:
+    return source if isinstance(source, torch.Tensor) else source()
+
+
+def cut_whole(
+    tensors: Mapping[str, torch.Tensor],
+    model: ModelShape | None = None,
+    cells: Mapping[str, Sequence[Piece]] = MappingProxyType({}),
+) -> list[Cut]:
+    for name, tensor in tensors.items():
+        check_plain(name, tensor)
+    cuts = []
+    same = aliases(tensors)
+    for name, tensor in tensors.items():
+        if name in same:
+            continue
+        shape = tuple(tensor.shape)
+        dtype = dtype_name(name, tensor)
+        if model is None:
+            cuts.append(Cut(TensorInfo(name, dtype, shape), Region.whole(shape), frozenset({0}), tensor))
+            continue
+        info = TensorInfo(name, dtype, model.published(name).stop)
+        if shape != model.shapes[name]:
+            raise TransferError(f"tensor {name!r} has shape {list(shape)}, expected {list(model.shapes[name])}")
+        cuts += (Cut(info, cell.region, cell.holders, tensor[cell.region.slices]) for cell in cells[name])
+    if not cuts:
+        raise TransferError("no tensors to publish: give at least one")
+    return cuts
+
+
+def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
+    known = {info.name: info for info in before}
+    now = {cut.info.name: cut.info for cut in cuts}
+    if odd := sorted(set(known) ^ set(now) if whole else set(now) - set(known)):
+        raise TransferError(f"tensors differ from version {version} in {odd}; publish to a new store")
+    for name, info in now.items():
+        if info != known[name]:
+            raise TransferError(f"tensor {name!r} is {info}, in version {version} {known[name]}; use a new store")
+
+
+def aliases(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Map each tensor that shares an earlier tensor's memory to that tensor's name."""
+    names: dict[tuple[int, torch.Size, tuple[int, ...], torch.dtype], str] = {}
+    same: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and names.setdefault(place, name) != name:
+            same[name] = names[place]
+    return same
