@@ -86,8 +86,8 @@ def _check_packages() -> None:
     missing = [name for name in _RUNTIME_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise PreflightError(
-            f"not installed: {', '.join(missing)}. On a host with no GPU run `make demo` in a checkout, which sets up "
-            "an environment; on a GPU host `pip install '.[gpu]'`."
+            f"not installed: {', '.join(missing)}. On a host without a GPU, run `make demo` in a checkout, which "
+            "sets up an environment. On a GPU host, run `pip install '.[gpu]'`."
         )
 
 
@@ -139,7 +139,7 @@ def _check_activation(config: FleetConfig) -> None:
     if importlib.util.find_spec("torch_memory_saver") is None:
         raise PreflightError(
             f"device {lent[0]!r}: coserving.activation is 'leased', and the package torch-memory-saver is not "
-            "installed: `pip install torch-memory-saver`, or set it to 'resident'"
+            "installed: `pip install torch-memory-saver`, or set coserving.activation to 'resident'"
         )
 
 
@@ -169,7 +169,7 @@ def _check_memory(config: FleetConfig) -> None:
     available = psutil.virtual_memory().available
     if available < needed:
         raise PreflightError(
-            f"{engines} engines need about {needed / 2**30:.0f} GiB of memory and {available / 2**30:.1f} GiB are "
+            f"{engines} engines need about {needed / 2**30:.0f} GiB of memory, and {available / 2**30:.1f} GiB are "
             "available: free some, or configure fewer devices"
         )
 

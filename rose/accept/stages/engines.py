@@ -110,7 +110,7 @@ def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
     until_s = time.monotonic() + scope.seconds - _MARGIN_S
     if importlib.util.find_spec("sglang") is None:
         raise SkippedError(
-            "SGLang is not installed: install sglang 0.5.23 beside ROSE, or carry what `make gpu-kit` gathers"
+            "SGLang is not installed: install sglang 0.5.23 beside ROSE, or copy here what `make gpu-kit` made"
         )
     if scope.gpu is not None and not gpu.has_kernels() and not gpu.native_kernels():
         raise SkippedError(

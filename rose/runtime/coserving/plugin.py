@@ -234,7 +234,7 @@ def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
         return None
     return (
         f"SGLang {sglang.__version__} did not accept ROSE's hooks on {', '.join(missing)}: "
-        "install sglang 0.5.23, the version this was tested with"
+        "install sglang 0.5.23, the version that ROSE was tested with"
     )
 
 

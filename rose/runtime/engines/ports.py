@@ -26,8 +26,8 @@ def free_port(*hosts: str) -> int:
                 _claims.append(claimed)
                 return port
     raise UserError(
-        f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} is free on {' and '.join(hosts)}: stop what listens "
-        "there, or name ports in the fleet file"
+        f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} is free on {' and '.join(hosts)}: stop programs that "
+        "listen there, or name ports in the fleet file"
     )
 
 

@@ -81,8 +81,8 @@ class OwnedEngine:
                     return state
                 if _use(Path(state.page)).agent:
                     raise AttachError(
-                        f"the engine at {self.url} is attached to {state.page}, whose agent is at work: detach it "
-                        f"first, to attach it to {page}"
+                        f"the engine at {self.url} is attached to {state.page}, whose agent is at work: first "
+                        f"detach the engine, then attach it to {page}"
                     )
             if view.alive(Party.SERVING):
                 pid = view.get(Party.SERVING, Field.PID)
@@ -142,8 +142,8 @@ class OwnedEngine:
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 raise _KeyRefusedError(
-                    f"the server at {self.url} asks for a key: give its --admin-api-key, or else its --api-key, as "
-                    "--token or in ROSE_SERVING_TOKEN"
+                    f"the server at {self.url} asks for a key: give its --admin-api-key (or, without one, its "
+                    "--api-key) as --token or in ROSE_SERVING_TOKEN"
                 ) from None
             if error.code == 404 and body is not None:
                 raise AttachError(
@@ -173,9 +173,7 @@ def _link(page: Path) -> Iterator[int]:
     try:
         link.symlink_to(page)
     except OSError as error:
-        raise AttachError(
-            f"cannot make the link {link}, by which the engine finds {page} ({error.strerror})"
-        ) from None
+        raise AttachError(f"cannot make the link {link}, by which the engine finds {page} ({error.strerror})") from None
     try:
         yield number
     finally:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rose.runtime.coserving.attachment import EngineState
 
 TokenOption = Annotated[
-    str | None, typer.Option(envvar="ROSE_SERVING_TOKEN", help="The server's --admin-api-key, or else its --api-key.")
+    str | None, typer.Option(envvar="ROSE_SERVING_TOKEN", help="The server's --admin-api-key, or its --api-key.")
 ]
 
 

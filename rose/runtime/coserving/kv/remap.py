@@ -230,5 +230,5 @@ def _refusal(pool: Any) -> str | None:
     if pool.page_size != 1:
         return f"it has pages of {pool.page_size} slots; --page-size 1 is needed"
     if pool.enable_custom_mem_pool or pool.memory_saver_adapter.enabled:
-        return "its memory is in another allocator's hands; coserving.activation 'resident' is needed"
+        return "another allocator has its memory: coserving.activation must be 'resident'"
     return None

@@ -303,7 +303,7 @@ def test_a_lease_waits_for_memory_that_another_holds(tmp_path, monkeypatch):
     [
         ({"page_size": 16}, "pages of 16 slots"),
         ({"kv_cache_layout": "hnd"}, "layout hnd"),
-        ({"enable_custom_mem_pool": True}, "another allocator's hands"),
+        ({"enable_custom_mem_pool": True}, "another allocator has its memory"),
         ({"value_dim": 2 * DIM}, "its values"),
     ],
 )
