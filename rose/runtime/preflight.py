@@ -144,7 +144,7 @@ def _check_activation(config: FleetConfig) -> None:
 
 
 def check_serving(devices: Iterable[DeviceConfig]) -> None:
-    """Raises PreflightError for the first owner's server that does not answer."""
+    """Check owners' servers. Raises PreflightError for the first server that does not answer."""
     for device in devices:
         if device.serving_url is not None and not serving.answers(device.serving_url):
             raise PreflightError(

@@ -33,7 +33,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def outcomes(file: Path) -> tuple[int, list[str], list[str]]:
-    """Return the number of passed tests, then skipped and failed tests with their reasons."""
+    """Return (number of passed tests, skipped tests with reasons, failed tests with reasons)."""
     passed, skipped, failed = 0, [], []
     for case in ElementTree.parse(file).getroot().iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '')}"

@@ -98,7 +98,7 @@ class SchedulerView:
         return 0 if chunked is None else int(chunked.extend_end)
 
     def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, float]:
-        """Return ("prefill", new tokens, pairs) or ("decode", requests, context tokens)."""
+        """Return the next step: ("prefill", new tokens, pairs) or ("decode", requests, context tokens)."""
         scheduler = self._scheduler
         if scheduler.chunked_req is not None:
             return "prefill", chunk_tokens, attended(chunk_tokens, self.chunked_prefix)

@@ -18,7 +18,7 @@ def serve_cpu_command(
     port: Annotated[int, typer.Option(help="HTTP port on this machine.", min=1, max=65535)] = 30000,
     core: Annotated[list[int] | None, typer.Option(help="CPU core; may be repeated. Default: the first.")] = None,
 ) -> None:
-    """Run an SGLang server of your own on CPU cores until Ctrl-C, and name it in a fleet file as serving_url."""
+    """Run your own SGLang server on CPU cores until Ctrl-C. A fleet file can name it as serving_url."""
     from rose.config import FleetConfig
     from rose.errors import UserError
     from rose.runtime.engines.sglang import require_free_port

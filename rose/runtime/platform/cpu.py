@@ -31,7 +31,7 @@ def dtype() -> Literal["bfloat16", "float32"]:
 
 
 def install() -> None:
-    """Install the stand-ins before `sglang` is imported, also in spawned children."""
+    """Install the stand-ins. Call this before `sglang` is imported, also in spawned children."""
     define_torchvision()
     sgl_kernel_absent.install()
 

@@ -40,7 +40,7 @@ class RunFacts:
 
 
 def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int) -> dict[str, str]:
-    """Return the run of each engine, by priority, then by weight: the least served run gets the next engine."""
+    """Return the run of each engine. By priority, then by weight, the least served run gets the next engine."""
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
     first = sorted(wanting.values(), key=lambda run: -run.priority)

@@ -256,7 +256,7 @@ class EngineSync:
         return replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
 
     def give_up(self) -> None:
-        """Leave the engine to another agent after its last answer. Staged and recorded versions remain."""
+        """Leave the engine to another agent after the phase in progress. Staged and recorded versions remain."""
         self._phases.give_up()
 
     def _bring_to(self, target: Target) -> Sync:

@@ -1,4 +1,4 @@
-"""Moves a rollout engine's memory to its device for a lease, and off it afterwards.
+"""Moves a rollout engine's memory to its device for a lease, and takes it off the device afterwards.
 
 With `coserving.activation` "leased" on a GPU, SGLang's memory saver moves the weights and the KV pool. In all other
 cases, only the pool's memory moves (`memory.PoolMemory`)."""

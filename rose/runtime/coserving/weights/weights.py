@@ -1,4 +1,4 @@
-"""Brings the engine to a policy version beside the model in use, then swaps it in between two steps.
+"""Prepares a policy version beside the model in use, then swaps it in between two steps.
 
 The agent stages a version as `v<version>`, `held-<version>.json` says what to audit, and each rank reports in
 `<version>.<verb>.<rank>.json`."""
