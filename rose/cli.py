@@ -103,7 +103,7 @@ def _rose(
 
 
 LedgerOption = Annotated[
-    Path, typer.Option("--ledger", help="Folder of the ledger; else ./ledger.", envvar="ROSE_LEDGER")
+    Path, typer.Option("--ledger", help="Folder of the ledger. Default: ./ledger.", envvar="ROSE_LEDGER")
 ]
 
 
@@ -140,7 +140,7 @@ def demo(
 
         outcome = run_in_console(fleet, seconds)
     if (harvest := _harvest(fleet.ledger, outcome.run_id)) is None:
-        echo(f"stopped before any device was used, without costs. Logs: {fleet.ledger}/logs")
+        echo(f"stopped before any device was used, so there are no costs. Logs: {fleet.ledger}/logs")
         return
     if not outcome.steps:
         echo(f"stopped before the end of the first step, with the costs below. Logs: {fleet.ledger}/logs")
@@ -247,7 +247,7 @@ def accept(
 def dashboard(
     ledger: Annotated[
         Path | None,
-        typer.Option(help="Folder of the ledger. Default: ./ledger, else the sample ledger.", envvar="ROSE_LEDGER"),
+        typer.Option(help="Folder of the ledger. Default: ./ledger, or else the sample ledger.", envvar="ROSE_LEDGER"),
     ] = None,
     port: Annotated[int, typer.Option(help="HTTP port on this machine.")] = 8501,
     host: Annotated[

@@ -14,7 +14,7 @@ def utc_us() -> int:
 
 
 def both_ns() -> tuple[int, int]:
-    """Return monotonic and UTC nanoseconds of one moment, from the closest of five pairs."""
+    """Return monotonic and UTC nanoseconds of one moment: the closest pair of five pairs of readings."""
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
     before, utc, after = min(readings, key=lambda reading: reading[2] - reading[0])
     return (before + after) // 2, utc

@@ -141,5 +141,5 @@ def _gpus() -> list[Finding]:
         ]
         power = "not measured; the busy share of the cores is recorded"
     if "not measured" in power:
-        return [*looks, Finding("power", "absent", power, "none: the price book's figure counts")]
+        return [*looks, Finding("power", "absent", power, "nothing to do: reports take the power from the price book")]
     return [*looks, Finding("power", "ok", power)]

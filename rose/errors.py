@@ -25,7 +25,7 @@ class UserError(Exception):
 
 
 def did_you_mean(value: str, names: Collection[str]) -> str:
-    """Return the end of a message: the nearest of `names`, or else all of them."""
+    """Return the end of a message: it suggests the name that is nearest to `value`, or else lists the names."""
     if not names:
         return ""
     if near := difflib.get_close_matches(value, names, n=1):

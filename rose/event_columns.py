@@ -10,7 +10,7 @@ from rose.event_fields import NotEmpty, Range
 from rose.events import KINDS
 
 _INTEGERS = ("seq", "at_us", "policy_version")
-COMMON_COLUMNS = {  # SQL types of every event's columns; the ledger fills the first five.
+COMMON_COLUMNS = {  # The columns of every event, with SQL types; the ledger fills in the first five.
     name: "BIGINT" if name in _INTEGERS else "VARCHAR"
     for name in (
         *("writer", "seq", "event_id", "run_id", "provenance", "at_us", "kind"),
@@ -29,7 +29,7 @@ def columns(kind: str) -> dict[str, str]:
 
 @functools.cache
 def all_columns() -> dict[str, str]:
-    """Return the common columns, then each kind's. A name has one type in all kinds."""
+    """Return the common columns, then the columns of each kind. A name has one type in all kinds."""
     merged = dict(COMMON_COLUMNS)
     for kind in KINDS:
         for name, sql_type in columns(kind).items():

@@ -26,7 +26,7 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition in Python, NumPy and, with `=` for `==`, SQL. If it fails, `field` must be `wanted`."""
+    """A condition `holds` in Python, NumPy and, with `=` for `==`, SQL. An error says what the field must be."""
 
     field: str
     holds: str

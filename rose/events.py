@@ -29,7 +29,7 @@ KINDS: dict[str, type["Event"]] = {}  # By name, in the order of the ledger's co
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     kind: ClassVar[str]
-    durable: ClassVar[bool] = False  # Whether it must be on disk before its act is acknowledged.
+    durable: ClassVar[bool] = False  # Whether an event must be on disk before the recorded act is acknowledged.
     needs: ClassVar[tuple[str, ...]] = ()
     rules: ClassVar[tuple[Rule, ...]] = ()
 
@@ -72,7 +72,7 @@ class Run(Event):
     config_json: str | None = None
     host_json: str | None = None
     tags_json: str | None = None  # Flat JSON object of strings: `team` and `serving_team` pay.
-    fleet_run_id: Id | None = None  # The fleet's run of an RL run. None: its own.
+    fleet_run_id: Id | None = None  # The fleet's run, in which an RL run runs. None: the run itself.
     reason: str | None = None
     trace: str | None = None  # Name of serving traffic's trace; every latency figure comes with these five facts.
     trace_keep_share: Share | None = None  # Share of requests kept.
@@ -83,7 +83,7 @@ class Run(Event):
 
 @_kind("device", durable=True, needs=("device_id",))
 class Device(Event):
-    """A device joined or left the fleet. In between it is provisioned, with the same pool and class."""
+    """A device joined or left the fleet. In between, it is provisioned, and its pool and class stay the same."""
 
     action: Literal["joined", "left"]
     t_ns: InstantNs
@@ -153,7 +153,7 @@ class Preemption(Event):
 
 @_kind("hold")
 class Hold(Event):
-    """Rollouts with work did not get the device, `count` times within a second. Without a lease it counts once."""
+    """Rollouts with work did not get the device, `count` times within a second. A hold without a lease counts once."""
 
     reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
     step: Count | None = None
@@ -165,7 +165,7 @@ class Hold(Event):
 
 @_kind("holdout", durable=True, needs=("device_id",), rules=INTERVAL)
 class Holdout(Event):
-    """A window [t0_ns, t1_ns) without leases if its random `draw` is below `holdout_share`."""
+    """A window [t0_ns, t1_ns). It has no leases if the random number `draw` is below `holdout_share`."""
 
     t0_ns: InstantNs
     t1_ns: InstantNs
@@ -217,7 +217,7 @@ class Sync(Event):
 class Turn(Event):
     """A turn of a trajectory on one engine. A preempted turn has an event for each engine."""
 
-    fleet_run_id: Id | None = None  # The run of its device, engine and lease. None: its own, or the writer's.
+    fleet_run_id: Id | None = None  # The run of the device, engine and lease. None: the event's run, or the writer's.
     group_id: Id | None = None
     step: Count | None = None
     turn: Count
@@ -235,7 +235,7 @@ class Turn(Event):
 
 @_kind("trajectory")
 class Trajectory(Event):
-    """A trajectory ended. `policy_version` is the oldest that generated its tokens."""
+    """A trajectory ended. `policy_version` is the oldest version that generated its tokens."""
 
     group_id: Id
     step: Count
@@ -273,10 +273,10 @@ REQUESTS_PER_ROW_MAX = 1000
 
 @_kind("request")
 class Request(Event):
-    """A serving request from its engine or a replaying client. `lease_id` is the device's lease at arrival."""
+    """A serving request, as its engine or a replaying client saw it. `lease_id` is the device's lease at arrival."""
 
     request_id: Id
-    outcome: Literal["completed", "failed", "aborted"]  # `aborted`: given up or mistaken by its client.
+    outcome: Literal["completed", "failed", "aborted"]  # `aborted`: the client gave it up, or sent a faulty one.
     prompt_tokens: Count
     output_tokens: Count
     ttft_ns: DurationNs | None
@@ -285,7 +285,7 @@ class Request(Event):
     e2e_ns: DurationNs
     ttft_budget_ns: DurationNs
     tpot_budget_ns: DurationNs
-    send_delay_ns: DurationNs  # Delay of the client after the trace's time.
+    send_delay_ns: DurationNs  # How much later than in the trace the client sent it.
     reason: str | None = None
     cached_tokens: Count | None = None  # Prompt tokens in the server's prefix cache; None: unknown.
     source: Literal["client", "engine"] | None = None  # None: the client.
@@ -318,7 +318,7 @@ class DeviceSlice(Event):
     idle_ns: DurationNs
     overlap_ns: DurationNs = 0  # Both engines worked; half is in serving_ns, half in rollout_ns.
     beside_ns: DurationNs | None = None  # Rollouts ran on credit beside serving's steps.
-    beside_work_ns: DurationNs | None = None  # Work of beside_ns, inside rollout_ns, as device time alone.
+    beside_work_ns: DurationNs | None = None  # Work done in beside_ns, as time on a device alone; part of rollout_ns.
     delayed_ns: DurationNs | None = None  # Delay of serving's steps against prediction.
     rollout_run_id: Id | None = None  # RL run of rollout, sync, activation and headroom time. None: the event's run.
     train_run_id: Id | None = None  # RL run of train time. A slice ends with a change of either. None: the event's run.

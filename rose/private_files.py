@@ -49,7 +49,7 @@ def create(path: Path) -> None:
 
 
 def open_to_others(path: Path) -> str | None:
-    """Return a file's mode and remedy if others may use it, else None. Raises OSError."""
+    """Return a text about a file's mode, and what to do, if others may use the file, else None. Raises OSError."""
     mode = path.stat().st_mode
     if not mode & 0o077:
         return None
@@ -73,7 +73,7 @@ def make(path: Path) -> Path:
 
 
 def make_linked(link: Path, home: Path, prefix: str) -> Path:
-    """Return the private folder behind `link`. A new folder in `home` has a secret name. Raises OSError."""
+    """Return the private folder to which `link` leads. A new one in `home` has a secret name. Raises OSError."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)
@@ -136,7 +136,7 @@ def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to
 
 
 class TemporaryFolder:
-    """A temporary folder until `close`. Folders that killed processes left behind are removed."""
+    """A temporary folder that is removed by `close`. Folders that killed processes left behind are removed too."""
 
     def __init__(self, prefix: str, home: Path | None = None) -> None:
         home = home or Path(tempfile.gettempdir())

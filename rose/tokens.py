@@ -94,7 +94,7 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
         raise UnknownTokenError(f"the token is {fault}: send a token as `Authorization: Bearer ...`")
     if match.expired(utc_us()):
         until = f"{datetime.fromtimestamp((match.until_us or 0) / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        raise UnknownTokenError(f"token {match.name!r} expired at {until}: see `rose token create`", match.name)
+        raise UnknownTokenError(f"token {match.name!r} expired at {until}: `rose token create` makes one", match.name)
     return match
 
 
@@ -175,7 +175,7 @@ def create(
             first = error.errors()[0]
             raise TokenError(
                 f"{first['loc'][0]} {first['input']!r} is not valid: give at most 64 letters, digits, '.', '_' and "
-                "'-', in names of writers also * and ?"
+                "'-'; names of writers may also have * and ?"
             ) from None
     return secret
 

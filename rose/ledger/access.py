@@ -1,4 +1,4 @@
-"""Access log: an event for each read of a ledger. `logged` ignores a failing log; `AccessLog` then refuses reads."""
+"""The access log: an event for each read of a ledger. If it fails, `logged` only says so; `AccessLog` refuses reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_PEERS = "(other peers)"
 def logged(
     ledger: Ledger, action: Literal["export", "verify", "report", "receipt"], text: str, *, who: str | None = None
 ) -> Iterator[None]:
-    """Log the block's read by `who` (None: this user), if the environment variable VARIABLE is `exports`."""
+    """Log that `who` (None: this user) reads the ledger in the `with` block, if VARIABLE is `exports`."""
     began_ns, outcome = time.monotonic_ns(), "ok"
     try:
         yield
@@ -66,7 +66,7 @@ def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
             with ledger.lock("access"), LedgerWriter.open(ledger.folder, WRITER, layout.UPKEEP_RUN_ID) as writer:
                 writer.record(Access(who=who or verified.user_at_host(), **fields))
         except (LedgerError, OSError) as error:
-            echo(f"this is not in the ledger's access log: {error}", err=True)
+            echo(f"this read is not in the ledger's access log: {error}", err=True)
 
 
 class AccessLog:

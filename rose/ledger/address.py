@@ -29,11 +29,11 @@ def check_guarded(host: str, token: str | None, ways: str) -> None:
 
 
 def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | None:
-    """Return why a request with these headers is refused, or None. A web page cannot know a token, so one suffices."""
+    """Return why a request with these headers is refused, or None. A token suffices: web pages cannot know it."""
     if not has_token:
         parts = _HOST.fullmatch(host)
         if parts is None or not is_loopback(parts["name"].strip("[]").lower()):
-            return "without a token only this machine is answered, by 127.0.0.1 or localhost"
+            return "without a token, only this machine is answered, at 127.0.0.1 or localhost"
     elif method in ("GET", "HEAD", "OPTIONS"):
         return None
     if origin and origin.rpartition("://")[2].lower() != host.lower():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read
 
 
 class Ledger:
-    """A ledger's folder, and what this process found in its files. `allow_unverified`: show marked figures."""
+    """A ledger's folder, and what this process found in its files. `allow_unverified`: mark figures, do not refuse."""
 
     def __init__(self, folder: Path | str, *, allow_unverified: bool = False) -> None:
         self.folder = layout.check(folder)

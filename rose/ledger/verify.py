@@ -63,9 +63,7 @@ class Report:
 
 
 def verify(root: Path, seen: Seen, marks: Mapping[str, Sequence[int]]) -> Report:
-    """Check the ledger, and keep a record. The report has the links at the seqs in `marks`.
-
-    The first check reads every byte; a later one reads only new and changed files."""
+    """Check every byte at first, later only new and changed files. The report has the links at the seqs in `marks`."""
     layout.check(root)  # It may be gone since it was opened.
     began_us = utc_us()
     with seen.lock:

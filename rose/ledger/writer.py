@@ -23,7 +23,7 @@ _LINGER_S = 0.001  # How long a flush waits for further callers to share its fil
 
 
 class LedgerWriter:
-    """Appends one process's events to a ledger. Thread-safe. The next process with its name continues its seq."""
+    """Appends one process's events to a ledger. Thread-safe. The next process with this name continues the seqs."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class LedgerWriter:
             lock = take_name(root, writer)
         except OSError as error:
             raise LedgerError(
-                f"cannot write to the ledger at {root}: {error}; a writer needs a folder it may write to, and readers "
-                "none: `rose sql` and `rose report` read where it lies"
+                f"cannot write to the ledger at {root}: {error}; name a folder that this user may write to. "
+                "Readers such as `rose sql` and `rose report` need no write access"
             ) from error
         try:
             tail = segments.recover(root, writer)
@@ -120,8 +120,8 @@ class LedgerWriter:
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
         """Append an event and return its seq, or None if a full queue merged or only counted it.
 
-        With `durable`, it is on disk when this returns (None: the kind decides). Raises LedgerError. After a refusal
-        the event stays in the queue, so retry only with the same event_id."""
+        With `durable`, the event is on disk when this returns (None: the kind decides). Raises LedgerError. A refused
+        event stays in the queue, so retry only with the same event_id."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable
         control = wait or event.durable

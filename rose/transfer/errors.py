@@ -1,4 +1,4 @@
-"""The errors of weight transfer. `origin` has subclasses for the answers of an origin."""
+"""The errors of weight transfer. The module `origin` adds one for each way in which a fetch can fail."""
 
 from typing import ClassVar
 

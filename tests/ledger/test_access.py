@@ -51,4 +51,4 @@ def test_who_may_not_write_reads_on_and_is_told_beside_the_json(root):
     (root / "live" / access.WRITER).write_bytes(b"")
     done = rose(root, "ledger", "receipt", "--json", "--out", str(root.parent / "kept.json"))
     assert json.loads(done.stdout)["writers"] == 1
-    assert done.stderr.startswith("this is not in the ledger's access log: ")
+    assert done.stderr.startswith("this read is not in the ledger's access log: ")

@@ -90,7 +90,7 @@ class Chain:
             self._problem(f"live/{writer}", "every segment of the writer is missing")
         last_seq = -1 if report.last_seq is None else report.last_seq
         if last_seq < (end := expected.ends.get(writer, -1)):
-            self._problem(f"live/{writer}", f"it ends at seq {last_seq}, and seq {end} was merged or summed up")
+            self._problem(f"live/{writer}", f"it ends at seq {last_seq}, but seq {end} was merged or summed up")
         known = expected.verified.get(writer)
         if known is not None and not self._stands(known):
             self._problem(known, "missing since the last verification")
@@ -124,7 +124,7 @@ class Chain:
             head = again
         self._problem(
             self.newest,
-            f"{path} does not name it as the newest segment: it was added by another, or the head was changed. If "
+            f"{path} does not name it as the newest segment: another program added it, or the head was changed. If "
             "the machine lost its power, opening the writer again puts this right",
         )
 
@@ -173,7 +173,7 @@ class Chain:
         if (header.writer, header.epoch) != (self.report.writer, epoch):
             self._problem(path, f"a foreign segment, of writer {header.writer!r} and epoch {header.epoch}")
         if header.index != index:
-            self._problem(path, f"its index is {header.index} and its place {index}: a segment is missing or repeated")
+            self._problem(path, f"its index is {header.index}, but its place {index}: a segment is missing or repeated")
         self._link(path, header.first_seq, header.last_seq, header.previous_sha256, sha256)
         link = segments.link(header, sha256)
         self._problem(path, link.fault(self.link))
@@ -210,7 +210,7 @@ class Chain:
             return None
         fault = self.records.lack(part, manifest.sha256)
         if fault is None and not manifest.said:
-            fault = "an event of the compaction names it, and it is not a manifest: it was forged"
+            fault = "a compaction event names it, but it is not a manifest: it was forged"
         self._problem(part.manifest, fault)
         return manifest if fault is None else None
 

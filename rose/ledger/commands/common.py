@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rose.ledger.ledger import Ledger
 
 LedgerOption = Annotated[
-    Path | None, typer.Option("--ledger", envvar="ROSE_LEDGER", help="Folder of the ledger; else ./ledger.")
+    Path | None, typer.Option("--ledger", envvar="ROSE_LEDGER", help="Folder of the ledger. Default: ./ledger.")
 ]
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -77,7 +77,7 @@ def until_signal() -> threading.Event:
 
 
 def read_token(file: Path | None, variable: str) -> str | None:
-    """Return the token in `file`, or else in the environment variable, or None."""
+    """Return the token in `file`, or without a file the token in the environment variable, or None."""
     if file is None:
         return os.environ.get(variable) or None
     try:

@@ -40,7 +40,7 @@ def verify(
     version cannot read some structure and did not check it.
     """
     if key is not None and not against:
-        common.fail("--key is for the receipts that --against names")
+        common.fail("--key needs receipts: name them with --against")
     with common.clear_errors(), common.progress_bar("Verifying"):
         from rose.ledger import verified
         from rose.ledger import verify as verification
@@ -138,11 +138,11 @@ def endorse(
 def receipt(
     ledger: common.LedgerOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="New file to write; else rose-receipt-<ledger>-<time>.json here.")
+        Path | None, typer.Option(help="New file to write. Default: rose-receipt-<ledger>-<time>.json here.")
     ] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Write a signed receipt of every writer's newest link. Keep it elsewhere: it shows what was changed since."""
+    """Write a signed receipt of every writer's newest link. Keep it elsewhere: it shows later changes."""
     with common.clear_errors():
         from rose.ledger.access import logged
         from rose.ledger.evidence import receipt as receipts
@@ -161,7 +161,7 @@ def receipt(
         return
     echo(f"{path}: {len(taken.writers)} writers, {taken.events:,} events of ledger {taken.ledger}")
     echo(f"signed by {taken.key}; SHA-256 of the file {sha256}")
-    echo("Keep it where those who can write to the ledger cannot.")
+    echo("Keep it in a place that people who can write to the ledger cannot change.")
 
 
 @ledger_app.command()
@@ -169,8 +169,8 @@ def restore(
     from_url: Annotated[str, typer.Option("--from", help="Where the files were archived: a folder or a URL.")],
     ledger: common.LedgerOption = None,
     *,
-    since: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="From this time on, UTC.")] = None,
-    until: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Before this time, UTC.")] = None,
+    since: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Events from this time on, UTC.")] = None,
+    until: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Events before this time, UTC.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
     """Bring archived events back: all, or those of a period. Exit code 1: a file was not found in the archive."""

@@ -34,7 +34,7 @@ def sql_command(
         str | None, typer.Option(help="Ask a controller instead of a folder: http://HOST:PORT or https://HOST:PORT.")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the controller's token. By default, ROSE_TOKEN has the token.")
+        Path | None, typer.Option(help="File with the controller's token. Default: the token in ROSE_TOKEN.")
     ] = None,
     as_json: common.JsonOption = False,
     as_csv: CsvOption = False,
@@ -70,13 +70,13 @@ def sql_command(
 
 
 def query_command(
-    name: Annotated[str | None, typer.Argument(help="Name of the query; without it all are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the query. Without it, all queries are listed.")] = None,
     ledger: common.LedgerOption = None,
     *,
     since: Annotated[
-        str | None, typer.Option(help="Only from this on: a date, a UTC time, or how long ago (24h, 7d).")
+        str | None, typer.Option(help="Only events from this time on: a date, a UTC time, or how long ago (24h, 7d).")
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Only before this time, written as for --since.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only events before this time, written as for --since.")] = None,
     run: Annotated[str | None, typer.Option(help="Only this run, by its id.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device, by its id.")] = None,
     assignments: Annotated[
@@ -113,7 +113,7 @@ def query_command(
 
 
 def schema_command(
-    view: Annotated[str | None, typer.Argument(help="A view; without it all are described.")] = None,
+    view: Annotated[str | None, typer.Argument(help="Describe only this view. Default: all views.")] = None,
     *,
     as_json: common.JsonOption = False,
 ) -> None:

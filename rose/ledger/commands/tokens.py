@@ -31,9 +31,9 @@ def create(
     read: Annotated[bool, typer.Option("--read", help="Read status, runs and the ledger.")] = False,
     generate: Annotated[bool, typer.Option("--generate", help="Play turns.")] = False,
     publish: Annotated[bool, typer.Option("--publish", help="Open runs, publish versions and play turns.")] = False,
-    admin: Annotated[bool, typer.Option("--admin", help="Everything.")] = False,
-    team: Annotated[str | None, typer.Option(help="Runs of this team alone, which pays for them.")] = None,
-    run: Annotated[str | None, typer.Option(help="This run alone.")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Allow everything.")] = False,
+    team: Annotated[str | None, typer.Option(help="Allow only runs of this team, which pays for them.")] = None,
+    run: Annotated[str | None, typer.Option(help="Allow only this run.")] = None,
     expires: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="Time until the token ends, such as 90d. By default it never ends."),

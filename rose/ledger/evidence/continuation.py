@@ -51,7 +51,7 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not files:
-            raise LedgerError(f"{path} has no receipt; name a file of `rose ledger receipt`, or a folder of them")
+            raise LedgerError(f"{path} has no receipt; name a file that `rose ledger receipt` wrote, or a folder")
         for file in files:
             receipt = receipts.read(file)
             if key is not None and receipt.key != key.strip().lower():
@@ -61,7 +61,7 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
 
 
 def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
-    """Return, by writer, the seqs in these receipts, at which `verify` must note the links."""
+    """Return for each writer the seqs that these receipts name. `verify` must note the links at these seqs."""
     marked: dict[str, set[int]] = {}
     for receipt in named.values():
         for writer, mark in receipt.writers.items():
@@ -95,11 +95,11 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Compare a report of `verify`, made with their `marks`, with receipts, oldest first. Raises LedgerError."""
+    """Compare receipts, oldest first, with a report that `verify` made with their `marks`. Raises LedgerError."""
     ledger = Ledger(report.root)
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:
-            raise LedgerError(f"{name} is of the ledger {receipt.ledger}, and {ledger.folder} has id {ledger.id!r}")
+            raise LedgerError(f"{name} is of the ledger {receipt.ledger}, but {ledger.folder} has id {ledger.id!r}")
     done = Continuation(dict(named))
     try:
         content = report.registry
@@ -192,7 +192,7 @@ def _sums(ledger: Ledger, named: Mapping[str, Receipt], done: Continuation) -> N
     for name, receipt in named.items():
         if receipt.roll_up is not None and receipt.roll_up.coverage_sha256 not in recorded:
             folder = f"{rolled.FOLDER}/{receipt.roll_up.generation:06d}"
-            done.problems.append(f"{folder}: {name} names these daily sums, and no event of a roll-up does")
+            done.problems.append(f"{folder}: {name} names these daily sums, but no event of a roll-up does")
             break
     problems, missing, unchecked = sum_faults(ledger.folder)
     done.problems += problems

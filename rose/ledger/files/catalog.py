@@ -1,9 +1,8 @@
 """The catalog: a DuckDB file with views and no data, so that a reader never meets a writer's lock.
 
-All views are in the schema `internal`, where they read each other by name. The schema `main` shows other clients the
-documented views alone. The sources are `stored_event` (all segments), `unrolled_stored_event` (segments that are in no
-roll-up) and the roll-ups. Any user of the folder may replace the file. So `connect` compares all definitions, and
-rebuilds a catalog that differs."""
+All views are in the schema `internal`. The schema `main` shows other clients only the documented views. The sources are
+`stored_event` (all segments), `unrolled_stored_event` (segments that are in no roll-up) and the roll-ups. Any user of
+the folder may replace the file. So `connect` compares all definitions, and rebuilds a catalog that differs."""
 
 import errno
 import functools
@@ -168,7 +167,7 @@ def refresh_sound(root: Path) -> None:
 
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
-    """Make the daily views return what a roll-up of `until` contains. The view `retry` has the ignored records."""
+    """Make the daily views return what a roll-up up to `until` has. Records in the view `retry` do not count."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
@@ -298,8 +297,7 @@ def _fill_template(connection: Connection) -> None:
 
 
 def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
-    """Return the result of `make`, kept as the file `name` beside the compiled module `source` while `made_of` is
-    equal."""
+    """Return the result of `make`. The file `name` beside the module `source` keeps it while `made_of` is the same."""
     path = Path(importlib.util.cache_from_source(source)).with_name(name)
 
     def digest(content: bytes) -> bytes:

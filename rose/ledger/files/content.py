@@ -2,8 +2,7 @@
 
 The digest is the SHA-256 of a tag, the number of rows, and each column that has a value, sorted by name: its name, its
 type and the number of its values; one bit for each row, unless every row has a value; and the values in the order of
-seq. Numbers take 8 bytes, little endian, and booleans 1. Texts begin with all lengths in 4 bytes; the UTF-8 bytes
-follow."""
+seq. Numbers take 8 bytes, little endian, and booleans 1. Texts are all lengths in 4 bytes, then all UTF-8 bytes."""
 
 import hashlib
 import itertools
@@ -40,7 +39,7 @@ def rows_sha256(table: pa.Table) -> str:
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the digests of a file's rows, cut before each later of `first_seqs`, and its unchecked structures."""
+    """Return a digest of each range of a file's rows, and its unchecked structures. Ranges begin at `first_seqs`."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = _places(file.metadata)
     unchecked: list[str] = []
@@ -127,7 +126,7 @@ def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts:
 
 
 class _Joined:
-    """A SHA-256 of one update. With several, a writer's thread would give up the interpreter at each."""
+    """A SHA-256 that is updated only once. At each update, a writer's thread would give up the interpreter."""
 
     def __init__(self, content: bytes) -> None:
         self._pieces: list[Any] = [content]
@@ -221,7 +220,7 @@ def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | No
 
 
 def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
-    """Return the column as one array of an event's type. Texts of over 2 GiB have offsets of 8 bytes."""
+    """Return the column as one array of an event's type. Texts of more than 2 GiB have offsets of 8 bytes."""
     kind = column.type
     if kind.id not in _TYPES:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -276,7 +275,7 @@ def _check_footer(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray
         row += group.num_rows
         unchecked += (f"the {structure} of column {name!r}" for structure in _unchecked(group, place, values))
     if row != len(column) or row != metadata.num_rows:
-        raise LedgerError(f"the footer counts {metadata.num_rows} rows, and column {name!r} has {len(column)}")
+        raise LedgerError(f"the footer counts {metadata.num_rows} rows, but column {name!r} has {len(column)}")
     return list(dict.fromkeys(unchecked))
 
 

@@ -32,7 +32,7 @@ class Key:
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return this user's key, or that at `path`, made if it is missing, or None. Raises LedgerError."""
+    """Return the key at `path` (None: this user's), made if missing, or None if that fails. Raises LedgerError."""
     path = path or key_path(os.environ)
     if path is None:
         return None
@@ -87,7 +87,9 @@ def _load(path: Path) -> Key | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise LedgerError(f"the signing key {path} cannot be read: {error.strerror}; or set {VARIABLE}") from error
+        raise LedgerError(
+            f"the signing key {path} cannot be read ({error.strerror}): let this user read it, or set {VARIABLE}"
+        ) from error
     if mode & 0o077:
         raise LedgerError(f"others may read the signing key {path}; run `chmod 600 {path}`, or name another file")
     with suppress(ValueError, TypeError, UnsupportedAlgorithm):

@@ -116,7 +116,9 @@ def ledger_id(root: Path) -> str:
 
 def check_writer_name(writer: str) -> None:
     if not WRITER_NAME.fullmatch(writer):
-        raise LedgerError(f"writer name {writer!r} cannot be used: it must match {WRITER_NAME.pattern}")
+        raise LedgerError(
+            f"writer name {writer!r}: give 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or digit"
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -197,7 +199,7 @@ def writers(root: Path) -> list[str]:
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
-    """Put `content` at `path` atomically, and on disk if `sync`. Raises OSError, also if `read_back` differs."""
+    """Put `content` at `path` atomically, and on disk if `sync`. Raises OSError, also if bytes read back differ."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
@@ -292,7 +294,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def take(path: Path) -> int:
-    """Lock `path` until the process ends, with its pid in it. Raises TakenError or OSError."""
+    """Lock `path` until this process ends, and write its pid into the file. Raises TakenError or OSError."""
     path.parent.mkdir(exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -1,5 +1,4 @@
-"""The registry `writers.jsonl`: a line for each writer, and for each of its keys, that follows the line before it by
-hash.
+"""The registry `writers.jsonl`: a line for each writer and each key, with the hash of the line before.
 
 The key `by` signs a line, and so endorses that the writer signs with `key`. This counts if `by` is the ledger's first
 key, if a key that may endorse marked it, or if it is itself endorsed for this writer."""

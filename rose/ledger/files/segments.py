@@ -74,7 +74,7 @@ def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
 
 
 def put(root: Path, path: str, content: bytes) -> None:
-    """Announce and write a segment, an epoch's first with its folder: DuckDB fails on a folder without a segment."""
+    """Announce and write a segment. The first one comes with its epoch's folder: DuckDB fails on an empty folder."""
     target = root / path
     folder = target.parent
     if place(path)[1] > 0:
@@ -226,14 +226,13 @@ def link(header: Header, sha256: str) -> Link:
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
-    """Return the columns in `columns` that a Parquet file has. With the reader's threads, one process in ten to forty
-    aborted at its exit (pyarrow 26: "terminate called without an active exception")."""
+    """Return those of `columns` that a Parquet file has. With threads, pyarrow 26 aborts processes at their exit."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     return file.read([name for name in columns if name in file.schema_arrow.names], use_threads=False)
 
 
 def read_head(root: Path, writer: str) -> Head:
-    """Return the notes about a writer's newest and next segment; old or empty after a power cut. Raises LedgerError."""
+    """Return the notes about a writer's newest and next segment. A power cut may set them back. Raises LedgerError."""
     content, announced = b"", b""
     try:
         with suppress(FileNotFoundError):
@@ -254,7 +253,7 @@ def read_head(root: Path, writer: str) -> Head:
 
 
 def place(segment: str) -> tuple[int, int]:
-    """Return the epoch and index of a segment, which order segments. Raises ValueError."""
+    """Return the epoch and index of a segment. Segments are sorted by them. Raises ValueError."""
     if not segment:
         return -1, -1
     _, _, epoch, name = segment.split("/")

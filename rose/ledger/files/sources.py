@@ -117,7 +117,7 @@ def no_roll_up(name: str) -> str:
 def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
     """Return a SELECT of the events in these files, without rows that meet a condition of `apart`.
 
-    `whole` is a pattern whose first file has all columns; with it, query plans are a tenth as long. With many merged
+    `whole` is a pattern whose first file has all columns; with it, query plans are ten times shorter. With many merged
     files, columns that this version does not know are left out."""
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
     if sum(pattern.startswith("compacted/") for pattern in patterns) >= _MERGED_MANY:
@@ -159,7 +159,7 @@ def place(definition: str) -> Path | None:
 
 
 def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
-    """Return the files that these definitions read; None if the ledger cannot have had these. Raises LedgerError."""
+    """Return the files that these definitions read, or None if the ledger cannot have had them. Raises LedgerError."""
     parts: dict[str, list[Part]] = {}
     for part in _parts(definitions.get("stored_event", "")):
         parts.setdefault(part.writer, []).append(part)

@@ -251,7 +251,7 @@ class _Archiving:
         store = self._store
         stored = store.read(f"{part.stem}.json")
         if stored not in (None, manifest_content) and examine.manifest(stored or b"").said:
-            raise LedgerError(f"{store.url(part.stem)}.json is of another ledger; give each ledger its own place")
+            raise LedgerError(f"{store.url(part.stem)}.json is of another ledger; give each ledger a place of its own")
         for name, wanted in ((f"{part.stem}.parquet", content), (f"{part.stem}.json", manifest_content)):
             if store.read(name) != wanted:
                 store.write(name, wanted)

@@ -66,7 +66,7 @@ def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
 
 
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
-    """Return which neighbouring closed parts, given with their events, to merge, oldest first.
+    """Return the groups of neighbouring closed parts to merge, oldest first. `parts` have their numbers of events.
 
     Compacted files wait for FANOUT neighbours or EVENTS_MAX events. A merged file never spans archived parts."""
     merges: list[list[Part]] = []

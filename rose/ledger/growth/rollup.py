@@ -44,7 +44,7 @@ class _Written(NamedTuple):
 
 
 def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
-    """Sum up every epoch closed since the last roll-up. Raises LedgerError, and then changes nothing."""
+    """Sum up every epoch that was closed since the last roll-up. Raises LedgerError, and then changes nothing."""
     try:
         with LedgerWriter.open(ledger.folder, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(ledger, grace_s)
@@ -52,7 +52,8 @@ def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
             if before is None or not before.complete:
                 if gone := [f"{part.stem}.parquet" for part in layout.archived_parts(ledger.folder)]:
                     raise LedgerError(
-                        f"{gone[0]} was archived: restore it with `rose ledger restore`, roll up, and archive again"
+                        f"the sums must be made again from all events, but {gone[0]} was archived: restore it with "
+                        "`rose ledger restore`, roll up, and archive again"
                     )
                 before = None
             ends = {}
@@ -110,7 +111,7 @@ def _write(
 def _write_ids(
     ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the new ids and the newest files of `known` into one file. Return all files' SHA-256, and its size."""
+    """Write the new ids and the newest files of `known` into one file. Return all SHA-256, and the new file's size."""
     layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
@@ -140,7 +141,7 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many files of ids to merge, newest first. The number of files grows as the logarithm of the ids."""
+    """Return how many of the newest files of ids to merge. The number of files grows as the logarithm of the ids."""
     count, merged = 0, new
     if not new:
         return count

@@ -29,7 +29,7 @@ class Progress:
 
 
 class Forwarder:
-    """Sends a ledger to the controller at `to`, by `once`, or in a thread by `start` and `stop`."""
+    """Sends a ledger to the controller at `to`: once with `once`, or in a thread from `start` to `stop`."""
 
     def __init__(
         self,

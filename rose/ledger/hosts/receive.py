@@ -52,7 +52,7 @@ class Receiver:
         self._unshown: set[str] = set()
 
     def ends(self, writers: Collection[str] | None = None) -> dict[str, ChainEnd]:
-        """Return how far `writers` are (None: all). Local writers, and those with a damaged end, are left out."""
+        """Return the ends of the chains of `writers` (None: all), without local writers and damaged ends."""
         tails = {}
         for writer in layout.writers(self.folder):
             if writers is not None and writer not in writers:
@@ -119,8 +119,8 @@ class Receiver:
             header.index and tail.epoch < 0
         ):
             raise LedgerError(
-                f"{path}: not the next segment of {header.writer!r}: segment {tail.next_index} of epoch "
-                f"{max(tail.epoch, 0)} is. Send them in the order in which they were written, from the first"
+                f"{path}: not the next segment of {header.writer!r}, which is segment {tail.next_index} of epoch "
+                f"{max(tail.epoch, 0)}. Send segments in the order in which they were written, from the first"
             )
         if header.previous_sha256 != tail.sha256 or header.first_seq != tail.next_seq:
             raise LedgerError(_fork(path, header.writer))
@@ -143,7 +143,7 @@ class Receiver:
         if allowed and link.key not in allowed:
             raise LedgerError(
                 f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not its earlier key. If "
-                f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` on this one"
+                f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` on this host"
             )
 
     def _paths_of(self, part: layout.Part) -> set[str]:
@@ -163,16 +163,16 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
     if spool.is_local(writer):
         raise LedgerError(f"{path}: writer {writer!r} is about the files of one folder, and is not forwarded")
     if len(content) > SEGMENT_BYTES_MAX:
-        raise LedgerError(f"{path}: {len(content)} bytes; a segment may have {SEGMENT_BYTES_MAX}")
+        raise LedgerError(f"{path}: {len(content)} bytes; a segment may have at most {SEGMENT_BYTES_MAX}")
     sha256 = segments.sha256_in(match["name"])
     if hashlib.sha256(content).hexdigest() != sha256:
         raise LedgerError(f"{path}: its bytes do not match its name; it was damaged on the way or before")
     try:
         header = segments.read_header(content)
         if header.format_version != layout.FORMAT_VERSION:
-            raise LedgerError(f"{path}: format {header.format_version!r}; this ledger takes {layout.FORMAT_VERSION}")
+            raise LedgerError(f"{path}: format {header.format_version!r}; the ledger takes {layout.FORMAT_VERSION}")
         if path != (named := segments.link(header, sha256).file):
-            raise LedgerError(f"{path}: its header says {named}")
+            raise LedgerError(f"{path}: its header says that it is {named}")
         if header.index > segments.SEGMENTS_PER_EPOCH:
             raise LedgerError(f"{path}: an epoch has at most {segments.SEGMENTS_PER_EPOCH} segments after its first")
         table = _read(path, content)
@@ -186,11 +186,11 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
 
 
 def _read(path: str, content: bytes) -> pa.Table:
-    """Return every column, texts as dictionaries, so that no more is unpacked than declared."""
+    """Return every column, with texts as dictionaries: so a file cannot unpack to more bytes than its header says."""
     metadata = pq.read_metadata(pa.BufferReader(content))
     unpacked_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if metadata.num_rows > _ROWS_MAX or unpacked_bytes > _UNPACKED_BYTES_MAX:
-        raise LedgerError(f"{path}: {metadata.num_rows} rows of {unpacked_bytes} bytes are more than a segment has")
+        raise LedgerError(f"{path}: {metadata.num_rows} rows of {unpacked_bytes} bytes: a segment must have fewer")
     schema = pq.read_schema(pa.BufferReader(content))
     known = rows.schema()
     for field in schema:

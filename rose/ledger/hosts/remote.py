@@ -80,7 +80,9 @@ class RemoteLedger:
         except (OSError, HTTPException) as error:
             cause = getattr(error, "reason", error)
             if isinstance(cause, ssl.SSLCertVerificationError):
-                raise ControllerError(f"{self.url}: {cause.verify_message}; trust it by SSL_CERT_FILE") from error
+                raise ControllerError(
+                    f"the certificate of {self.url} is not trusted ({cause.verify_message}): name it in SSL_CERT_FILE"
+                ) from error
             raise ControllerAwayError(f"no controller answers at {self.url} ({cause}): check the address") from error
 
     def _refusal(self, error: urllib.error.HTTPError, refused: type[LedgerError]) -> LedgerError:

@@ -79,7 +79,7 @@ class LedgerService:
             raise
 
     def ends(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:
-        """Return how far these writers are (None: all). A token may always ask for its own writers."""
+        """Return the ends of these writers' chains (None: all). A token may always ask for its own writers."""
         token = caller.token
         if token.writers and not token.may("read"):
             writers = layout.writers(self._ledger.folder) if writers is None else writers

@@ -137,7 +137,9 @@ def run(
             if not rows:
                 _require_recorded(connection, bound)
         except duckdb.InterruptException as error:
-            raise NamedQueryError(f"{query.name} took over {timeout_s:g} s: give --since or --timeout") from error
+            raise NamedQueryError(
+                f"{query.name} took longer than {timeout_s:g} s: narrow it by --since or --run, or raise --timeout"
+            ) from error
         except duckdb.Error as error:
             raise LedgerError(f"{query.name} failed: {layout.unreadable(error)}") from error
         finally:

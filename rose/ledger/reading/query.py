@@ -45,7 +45,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A query for a worker. `lossless`: values without an Arrow type are sent so that DuckDB reads them back."""
+    """A query for a worker. `lossless`: values without an Arrow type are sent so that DuckDB can restore them."""
 
     root: str
     text: str
@@ -58,8 +58,7 @@ class Request:
 def query(
     ledger: Ledger, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
 ) -> Result:
-    """Run one SELECT and return its result. Raises QueryError, also if it reads outside the ledger or takes too
-    long."""
+    """Run one SELECT and return its result. Raises QueryError, also for reads outside the ledger or a timeout."""
     table, truncated = query_arrow(
         ledger, text, limit=limit, timeout_s=timeout_s, memory_limit_gb=memory_limit_gb, lossless=True
     )
@@ -81,8 +80,7 @@ def query_arrow(
     memory_limit_gb: float = 2.0,
     lossless: bool = False,
 ) -> tuple[pa.Table, bool]:
-    """Run a query as `query` does. Return an Arrow table, with DuckDB's types as metadata, and whether there were more
-    rows.
+    """Run a query as `query` does. Return an Arrow table, with DuckDB's types as metadata, and whether rows were cut.
 
     Without `lossless`, HUGEINT becomes DECIMAL(38, 0) and UUID becomes text."""
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):

@@ -39,7 +39,7 @@ _ALLOWED = (
 
 
 class Names:
-    """The names in the attached catalog, besides the views of every catalog, read when needed."""
+    """The names in the attached catalog, without the views that every catalog has. They are read when needed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection

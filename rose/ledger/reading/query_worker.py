@@ -1,4 +1,4 @@
-"""The processes that run users' SQL, one a query. The kernel limits their time and memory, since DuckDB cannot
+"""The processes that run users' SQL, one for each query. The kernel limits their time and memory, since DuckDB cannot
 interrupt a function call on one huge value, and denies them all writes to files."""
 
 import json

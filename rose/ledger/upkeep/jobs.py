@@ -1,5 +1,4 @@
-"""Background jobs keep a ledger small, fast and checked. Each run takes a lock, so any number of schedulers may serve
-one."""
+"""Background jobs keep a ledger small, fast and checked. Each run takes a lock, so several schedulers may work."""
 
 import dataclasses
 import functools
@@ -31,7 +30,7 @@ _ERROR_CHARACTERS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work on a ledger every `every_s` seconds. `run` is a module's function, or its partial."""
+    """Work that another process does on a ledger every `every_s` seconds. `run` is a module's function or a partial."""
 
     name: str
     run: Callable[[Ledger], Mapping[str, object]]
@@ -116,7 +115,7 @@ def roll_up(ledger: Ledger) -> Mapping[str, object]:
 
 
 def audit(ledger: Ledger) -> Mapping[str, object]:
-    """Check every byte, or only new and changed files within a week after. Raises LedgerError."""
+    """Check every byte, or for a week after that only new and changed files. Raises LedgerError."""
     last = history(ledger).get("audit")
     ago_us = None if last is None or last.every_byte_us is None else utc_us() - last.every_byte_us
     # A clock that was put back makes it later than now.
@@ -185,7 +184,7 @@ def record(ledger: Ledger, run: JobRun) -> JobRun:
 
 
 def history(ledger: Ledger) -> dict[str, Last]:
-    """Return each job's last run, by name. This costs the same for a ledger of any size."""
+    """Return each job's last run, by name. The cost does not grow with the ledger."""
     import duckdb
 
     from rose.ledger.files import sources

@@ -1,4 +1,4 @@
-"""A ledger's figures for Prometheus, from daily sums, job records and files: as cheap for a ledger of any size."""
+"""A ledger's figures for Prometheus, from daily sums, job records and files. The cost does not grow with the ledger."""
 
 import json
 import shutil
@@ -53,15 +53,15 @@ _FIGURES = (
     _Figure("rose_requests", "Serving requests.", "requests", "requests", f"{_DEVICE} lent"),
     _Figure("rose_ttft_misses", "Requests whose first token was late.", "requests", "ttft_misses", f"{_DEVICE} lent"),
     _Figure("rose_tpot_misses", "Requests whose later tokens were late.", "requests", "tpot_misses", f"{_DEVICE} lent"),
-    _Figure("rose_slo_misses", "Requests that missed either promise.", "requests", "slo_misses", f"{_DEVICE} lent"),
-    _Figure("rose_preemptions", "Times serving took back.", "preemptions", "preemptions", f"{_DEVICE} action"),
+    _Figure("rose_slo_misses", "Requests with a late token.", "requests", "slo_misses", f"{_DEVICE} lent"),
+    _Figure("rose_preemptions", "Preemptions by serving.", "preemptions", "preemptions", f"{_DEVICE} action"),
     _Figure("rose_leases_granted", "Leases granted.", "leases", "granted", _DEVICE),
-    _Figure("rose_leases_closed", "Leases closed, by how.", "leases", "closed", f"{_DEVICE} action=cause"),
+    _Figure("rose_leases_closed", "Leases closed, by cause.", "leases", "closed", f"{_DEVICE} action=cause"),
     _Figure("rose_leases_open", "Leases in force.", "open_leases", "open", _DEVICE),
     _Figure("rose_syncs", "Syncs of an engine to a policy version.", "syncs", "syncs", f"{_DEVICE} route"),
     _Figure("rose_sync_failures", "Syncs that failed.", "syncs", "failures", f"{_DEVICE} route"),
     _Figure("rose_sync_wire_bytes", "Bytes moved by syncs.", "syncs", "wire_bytes", f"{_DEVICE} route"),
-    _Figure("rose_sync_dense_bytes", "Bytes of the same weights whole.", "syncs", "dense_bytes", f"{_DEVICE} route"),
+    _Figure("rose_sync_dense_bytes", "Bytes of the same weights in full.", "syncs", "dense_bytes", f"{_DEVICE} route"),
     _Figure("rose_ledger_dropped_events", "Events merged or only counted.", "dropped", "dropped", "provenance writer"),
 )
 

@@ -39,7 +39,7 @@ def prepare(
     if regions is None:
         regions = {name: Region.whole(info.shape) for name, info in tensors.items()}
     elif odd := sorted(set(regions) - set(tensors)):
-        raise TransferError(f"version {staged.version} lacks tensors {odd} that regions are given for")
+        raise TransferError(f"version {staged.version} lacks tensors {odd}, for which regions are given")
     if set(regions) != set(current):
         missing, extra = sorted(set(regions) - set(current)), sorted(set(current) - set(regions))
         raise TransferError(
@@ -106,7 +106,7 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write the changes once, while no forward pass runs. Return the nanoseconds. `into` may have wider types."""
+        """Write the changes once, while no forward pass runs. Return the time in ns. `into` may have wider types."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()

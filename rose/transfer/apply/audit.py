@@ -47,7 +47,7 @@ def _digest(piece: PieceEntry, box: torch.Tensor, turn: Turn) -> str:
         with turn():
             exact = portion.to(published)
             if published != portion.dtype and not torch.equal(exact.to(portion.dtype), portion):
-                return f"in part no {piece.dtype}"
+                return f"not entirely {piece.dtype}"
             bits = to_bits(piece.name, exact)
         with beside():
             hasher.update(bits.reshape(-1).data)

@@ -45,7 +45,7 @@ class Staged:
 
     @property
     def changed_elements(self) -> int:
-        """Return the changed elements. An element that changed in two packages counts twice."""
+        """Return the number of changed elements. An element that changed in two packages counts twice."""
         return sum(manifest.changed_elements for manifest in self.manifests)
 
     @property

@@ -1,6 +1,6 @@
 """The encoding `fast`: for each changed element, the gap before it, the sign of its step, and the distance.
 
-Far steps are listed apart: gaps among the changed elements, and distances minus two. If most steps are
+Far steps are listed separately: gaps among the changed elements, and distances minus two. If most steps are
 far, all distances minus one are listed instead. Numbers are Rice codes, whose `k` follows the earlier numbers. Bits are
 packed with the lowest bit first. Each sequence begins at a new byte."""
 
@@ -118,7 +118,7 @@ def _adapt(total: Int) -> tuple[Int, Int]:
 
 @jit
 def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tuple[Int, Int, Int]:
-    """Append the lowest `width` bits of `value`. `acc` holds `bits` unwritten bits, below 32."""
+    """Append the lowest `width` bits of `value`. `acc` holds bits that are not written yet: `bits` says how many."""
     acc |= _U(value) << _U(bits)
     bits += width
     out[at] = acc & _U(0xFFFFFFFF)

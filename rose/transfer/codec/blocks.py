@@ -1,4 +1,4 @@
-"""Encodes the blocks of an array in several threads. Each block stays in the cache until it is decoded."""
+"""Encodes the blocks of an array in several threads. A block is decoded while it is in the processor's cache."""
 
 import os
 import threading

@@ -37,14 +37,14 @@ class Link:
 
     def __post_init__(self) -> None:
         if self.bytes_per_s <= 0 or self.cores < 1:
-            raise ValueError(f"a link of {self.bytes_per_s} bytes a second and {self.cores} cores: both are above 0")
+            raise ValueError(f"a link of {self.bytes_per_s} bytes/s and {self.cores} cores: both must be above 0")
 
 
 LINK = Link(125e6, len(os.sched_getaffinity(0)))  # Until a receiver has measured it: 1 Gbit/s.
 
 
 def estimates(amount: Amount) -> dict[Encoding, float]:
-    """Return the bytes of the array, and about the bytes of its changes in `fast`."""
+    """Return the size of the array in bytes, and about the size of its changes in `fast`."""
     bits = 3 + math.log2(amount.elements / amount.changed)
     return {"dense": amount.elements * amount.item_bytes, "fast": amount.changed * bits / 8}
 
@@ -59,7 +59,7 @@ def duration_s(encoding: Encoding, size_bytes: float, amount: Amount, link: Link
 def may_be_chosen(
     encoding: Encoding, sizes: Mapping[Encoding, float], amount: Amount, link: Link, sampled: float = 0
 ) -> bool:
-    """Return whether an encoding of unknown size may be chosen, even after a trial on this share of the array."""
+    """Return whether an encoding of unknown size may be chosen, even after a trial on the share `sampled` of it."""
     if encoding != "planes" and amount.changed > _MOST * amount.elements:
         return False
     return duration_s(encoding, 0, amount, link) * (1 + sampled) <= _longest_s(sizes, amount, link)

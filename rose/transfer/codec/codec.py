@@ -122,7 +122,7 @@ def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
-    """Return the array in `out`, maybe `base`. Raises TransferError. Compare hashes: a wrong base is not noticed."""
+    """Return the array (in `out`, maybe `base`). Compare hashes: a wrong base goes unnoticed. Raises TransferError."""
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:

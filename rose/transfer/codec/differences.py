@@ -102,7 +102,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
 
 @jit
 def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
-    """Copy `base` to `new`, and move it by `sign` times the steps. Return False past the end."""
+    """Copy `base` to `new`, and move it by `sign` times the steps. Return False if they lead past the end."""
     places = np.empty(_MOVED_AT_ONCE, np.int64)
     copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
     place: Int = -1
@@ -159,7 +159,7 @@ def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) ->
 
 @jit
 def spread(base: Array, shift: Int, mask: Int, low: Int, gaps: Array, apart: Array, groups: Array) -> None:
-    """Write each change's group, and the elements of the group since its last change."""
+    """Write each change's group, and how many elements of this group lie between it and the group's previous change."""
     since, masks = np.zeros(GROUPS, np.int64), np.empty(GROUPS, np.uint64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     number = 0
@@ -195,7 +195,7 @@ def collect(
     apart: Array,
     steps: Array,
 ) -> bool:
-    """Apply what `spread` wrote, sorted by group up to `ends`. Return False past the end."""
+    """Apply what `spread` wrote, sorted by group up to `ends`. Return False if it leads past the end."""
     left, next_change = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     next_change[1:] = ends[:-1]
@@ -234,7 +234,7 @@ def _crossed(step: Int, half: Int) -> Int:
 
 @jit
 def cross(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> bool:
-    """If over a quarter of the changes cross 0, write the differing bits as steps instead. Return whether."""
+    """If more than a quarter of the changes cross 0, write the differing bits as steps, and return True."""
     i: Int = -1
     crossings = 0
     for number in range(gaps.size):

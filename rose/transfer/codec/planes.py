@@ -19,7 +19,7 @@ _own = threading.local()
 
 
 def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
-    """Return the number of changes and their code. If over a quarter cross 0, encode the differing bits."""
+    """Return the number of changes and their code. If more than a quarter cross 0, encode the differing bits."""
     planes, crossing = _room(base.nbytes).reshape(base.itemsize, base.size), _crossing(base, new)
     changed, various = _split(base, new, crossing, planes)
     if not changed:
@@ -43,7 +43,7 @@ def decode(block: memoryview, base: Bits, new: Bits, *, back: bool = False) -> N
         else:
             planes[number] = _unpacked(code, base.size)
     if at != len(block):
-        raise TransferError(f"encoded array has a block of {len(block)} bytes, and its planes take {at}")
+        raise TransferError(f"encoded array has a block of {len(block)} bytes, but its planes take {at}")
     _join(tuple(planes), filled, base, new, block[0] != 0, back)
 
 

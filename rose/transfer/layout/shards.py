@@ -11,7 +11,7 @@ _VOCABULARY = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The whole shapes of a model's tensors, with padding beyond `vocab_size`, and the numbers that split them."""
+    """The whole shapes of a model's tensors, with padding beyond `vocab_size`, and how they are split."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int

@@ -20,7 +20,7 @@ Blobs = Callable[[int, PieceEntry], Buffer]  # The encoded bytes of a piece of t
 def follow(
     box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, turn: Turn = at_once
 ) -> Bits:
-    """Apply a chain of packages to `bits`, the elements in `box`, and return it in `new`. Raises TransferError."""
+    """Apply packages in order to `bits`, the elements in `box`. Return the result in `new`. Raises TransferError."""
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
             return _walk(box, bits, links, blobs, new, turn, every=False)
@@ -56,7 +56,7 @@ def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEn
     if (covered := sum(piece.elements for piece in contained)) != box.elements:
         raise TransferError(
             f"tensor {name!r} is not cut at the edges of {box}: whole pieces hold {covered} of its {box.elements} "
-            "elements; publish for a tensor-parallel size that the receiver's divides"
+            "elements; publish for a multiple of the receiver's tensor-parallel size"
         )
     return contained
 

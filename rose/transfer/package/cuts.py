@@ -70,7 +70,7 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
         raise TransferError(f"tensors differ from version {version} in {odd}; publish to a new store")
     for name, info in now.items():
         if info != known[name]:
-            raise TransferError(f"tensor {name!r} is {info}, in version {version} {known[name]}; use a new store")
+            raise TransferError(f"tensor {name!r} is {info}, but {known[name]} in version {version}; use a new store")
 
 
 def aliases(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

@@ -157,12 +157,12 @@ class Manifest:
 
     @property
     def weights_sha256(self) -> str:
-        """Return a digest of the weights, equal for every chain of packages to them."""
+        """Return a digest of the weights. It is the same for every chain of packages that leads to them."""
         lines = (f"{p.name} {p.dtype} {list(p.shape)} {p.region} {p.result_xxh3}\n" for p in self.pieces)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def chunks_for(self, regions: Regions | None) -> tuple[Chunk, ...]:
-        """Return the chunks that a holder of `regions` needs, each once; all if None."""
+        """Return the chunks that a holder of `regions` needs, each once. None: all chunks."""
         if regions is None:
             return tuple(dict.fromkeys(self.chunks))
         indices = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
@@ -324,12 +324,12 @@ def index_bytes(packages: Iterable[Package]) -> bytes:
 def read_index(data: bytes) -> list[Package]:
     try:
         if len(data) > INDEX_BYTES_MAX:
-            raise ValueError(f"{len(data)} bytes, and a list has at most {INDEX_BYTES_MAX}")
+            raise ValueError(f"{len(data)} bytes, but a list has at most {INDEX_BYTES_MAX}")
         packages = msgspec.json.decode(data, type=dict[str, list[Package]])["packages"]
         if index_bytes(packages) != data:
             raise ValueError("not in canonical form")
     except (ValueError, LookupError) as error:
-        raise TransferError(f"this is not a list of packages ({error}); is it a weight store's?")
+        raise TransferError(f"this is not a list of packages ({error}); is this a weight store?")
     return packages
 
 
@@ -344,4 +344,4 @@ def check_chain(manifests: Sequence[Manifest]) -> None:
         results = {piece.key: piece.result_xxh3 for piece in before.pieces}
         for piece in after.pieces:
             if (result_xxh3 := results.get(piece.key)) is not None and piece.base_xxh3 != result_xxh3:
-                raise TransferError(f"piece {piece.key} needs base {piece.base_xxh3}, and {result_xxh3} comes before")
+                raise TransferError(f"piece {piece.key} needs base {piece.base_xxh3}, but {result_xxh3} comes before")

@@ -24,7 +24,7 @@ _ROUNDED = {"float32", "bfloat16", "float16"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """This rank's tensors under published names, all names, those that an adapter changed, and those rounded."""
+    """This rank's tensors under published names; and the names of all, of merged and of rounded tensors."""
 
     tensors: Mapping[str, RankTensor]
     names: frozenset[str] | None
@@ -37,7 +37,7 @@ def _nothing() -> tuple[int, Mapping[str, torch.Tensor]]:
 
 
 def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _nothing) -> Source:
-    """Return the tensors of a state dict or folder. `checkpoint` gives names and types. Raises TransferError."""
+    """Return the tensors of a state dict or folder. `checkpoint` gives them names and types. Raises TransferError."""
     merged: list[str] = []
     if isinstance(weights, Path):
         if (weights / adapter.CONFIG).exists():
@@ -85,7 +85,7 @@ def _one_name(tensors: Mapping[str, RankTensor], model: Mapping[str, RankTensor]
         embedding = kept.setdefault(names[0], tensor)
         for region in tensor.boxes.keys() & embedding.boxes.keys():
             if not _same_bits(elements(tensor.boxes[region]), elements(embedding.boxes[region])):
-                raise TransferError(f"tensor {head!r} differs from {names[0]!r} at {region}: the checkpoint ties them")
+                raise TransferError(f"{head!r} differs from {names[0]!r} at {region}: tie them, as the checkpoint does")
     return kept
 
 

@@ -78,7 +78,7 @@ def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements
             indices[axis] = shards[coordinate].reshape(-1)
     expected = [len(index) for index in indices]
     if list(local.shape) != expected and (local.numel() or all(expected)):  # A tensor without elements has many shapes.
-        raise TransferError(f"tensor {name!r} of {list(tensor.shape)} has {list(local.shape)} here, not {expected}")
+        raise TransferError(f"tensor {name!r} of {list(tensor.shape)} is {list(local.shape)} here, expected {expected}")
     boxes: dict[Region, Elements] = {}
     for runs in itertools.product(*map(_runs, indices)):
         region = Region(tuple(run[0] for run in runs), tuple(run[0] + run[2] for run in runs))

@@ -18,7 +18,7 @@ def offers(tensors: Mapping[str, RankTensor]) -> list[Offer]:
 
 
 def share(ranks: Sequence[Sequence[Offer]], model_names: Collection[str] | None) -> list[set[tuple[str, Region]]]:
-    """Return each rank's boxes: the least loaded holder publishes an element. Raises TransferError."""
+    """Return the boxes that each rank publishes: of all holders, the least loaded one. Raises TransferError."""
     shares: list[set[tuple[str, Region]]] = [set() for _ in ranks]
     load = [0] * len(ranks)
     names = set()

@@ -1,5 +1,5 @@
 """Encodes a version against the one before, as composite deltas and as an anchor. Memory holds the last version, and
-what undoes earlier steps. Two of these become one whenever a binary counter would carry."""
+what undoes earlier steps. Two such steps become one whenever a binary counter would carry."""
 
 import os
 import time
@@ -97,7 +97,7 @@ class _Package:
 def encode_first(
     version: int, cuts: Sequence[Cut], previous: EncoderState | None, chunks: ChunkFolder, *, anchor: bool, link: Link
 ) -> tuple[Manifest, EncoderState]:
-    """Encode against `previous`, which is used up, or whole. Chunks are not synced. Raises TransferError, OSError."""
+    """Encode against `previous`, which is used up, or in full. Chunks are not synced. Raises TransferError, OSError."""
     now = EncoderState(version, {cut.info.name: cut.info for cut in cuts})
     if previous is not None:
         step = Span(previous.version, previous.xxh3)

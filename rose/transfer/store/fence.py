@@ -31,14 +31,16 @@ class Fence:
         if self._number is None:
             self._number = newest + 1
         if newest > self._number:
-            raise FencedError(f"{self._path.parent} has publisher {newest}, newer than {self._number}: end this one")
+            raise FencedError(
+                f"{self._path.parent} has publisher {newest}, newer than {self._number}: end this one or resume the run"
+            )
         if newest < self._number:
             write_file(self._path, json.dumps({"run_id": self._run_id, "fence": self._number}).encode())
 
     def check_run(self, packages: Iterable[Package]) -> None:
         for other in {package.run_id for package in packages} - {self._run_id}:
             raise TransferError(
-                f"{self._path.parent} has versions {of_run(other)}, this publisher is {of_run(self._run_id)}: "
+                f"{self._path.parent} has versions {of_run(other)}, but this publisher is {of_run(self._run_id)}: "
                 "give each run a folder of its own"
             )
 

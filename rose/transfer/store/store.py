@@ -49,7 +49,7 @@ Published = tuple[Manifest, ...]
 
 
 class VersionStore:
-    """Publishes versions into `folder`, one in `anchor_every` also whole. `tp` is a receiver's and needs `model`."""
+    """Publishes versions into `folder`, every `anchor_every`-th also whole. `tp` (of the receivers) needs `model`."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class VersionStore:
     def publish_part(
         self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Write one rank's pieces, and call `written`. The last rank gets the version. Raises TransferError."""
+        """Write one rank's pieces, and call `written`. The last rank returns the version. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:
@@ -256,8 +256,8 @@ class VersionStore:
 
     def _no_room(self, version: int, error: OSError) -> str:
         if version == self.latest():
-            return f"version {version} is published, and its other packages are not ({error.strerror}): make room"
-        return f"version {version} cannot be written to {self.folder} ({error.strerror}): make room, publish it again"
+            return f"version {version} is published, but its other packages are not ({error.strerror}): make room"
+        return f"version {version} cannot be written to {self.folder} ({error.strerror}): make room and publish again"
 
     def _check_repeated(self, version: int, results: Mapping[Key, str]) -> None:
         latest = self.latest()
@@ -268,7 +268,7 @@ class VersionStore:
             if published.get((name, region)) != xxh3:
                 raise ConflictError(
                     f"version {version} exists in {self.folder} with {published.get((name, region))} for tensor "
-                    f"{name!r} at {region}, this publisher has {xxh3}: publish a newer version"
+                    f"{name!r} at {region}, but this publisher has {xxh3}: publish a newer version"
                 )
 
 

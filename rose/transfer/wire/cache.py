@@ -65,7 +65,7 @@ class ChunkCache:
     async def reserve(self, sha256: str, size_bytes: int) -> None:
         """Make room for a download, once other chunks are free. Raises TransferError if it can never fit."""
         if size_bytes > self.budget_bytes:
-            raise TransferError(f"chunk {sha256} has {size_bytes} bytes: raise the budget of {self.budget_bytes} bytes")
+            raise TransferError(f"chunk {sha256} is {size_bytes} bytes: raise the relay's budget ({self.budget_bytes})")
         left = self._entries.pop(sha256, None)  # The file of an earlier download stays, to be resumed.
         self.used_bytes -= 0 if left is None else left.size_bytes
         while not self._make_room(size_bytes):

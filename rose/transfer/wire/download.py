@@ -22,7 +22,7 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Complete the chunk in `path`. `progress` gets the bytes to pass on, the last one after the hash matches."""
+    """Complete the chunk in `path`. `progress` gets how many bytes can be passed on, the last after a check."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:
@@ -31,7 +31,7 @@ def download(
             path.unlink()
     except OSError as error:
         raise TransferError(f"cannot write chunk {chunk.sha256} to {path}: {error.strerror}; is there room?")
-    raise TransferError(f"chunk {chunk.sha256} from {origin.url} has SHA-256 {actual}, twice: its copy is damaged")
+    raise TransferError(f"chunk {chunk.sha256} at {origin.url} is damaged: it twice had SHA-256 {actual}")
 
 
 def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event | None = None) -> _Result:

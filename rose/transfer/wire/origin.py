@@ -53,7 +53,7 @@ class Route:
             if route.pin is not None and not PIN.fullmatch(route.pin):
                 raise ValueError(f"pin {route.pin!r}")
         except ValueError as error:
-            raise TransferError(f"this is not the answer to a request for a pin ({error}); is it a weight store's?")
+            raise TransferError(f"this is not the answer to a request for a pin ({error}); is this a weight store?")
         return route
 
 
@@ -297,7 +297,7 @@ class FsspecOrigin(_Origin):
         except FileNotFoundError:
             raise GoneError(f"{self.url} holds no {name}")
         except PermissionError as error:
-            raise TransferError(f"may not read {self.url}/{name}: {error}")
+            raise TransferError(f"no permission to read {self.url}/{name}: {error}")
         except Exception as error:  # Each kind of storage has errors of its own.
             raise BrokenError(f"transfer from {self.url}/{name} broke off ({error or type(error).__name__}); try again")
 

@@ -23,17 +23,17 @@ class OriginRules:
 
     files: bool = False  # Whether `file:///FOLDER` is allowed.
     hosts: tuple[str, ...] = ()  # Names, addresses and networks allowed even if loopback, link-local or the like.
-    client: str | None = None  # The address of the client that published the URL. It needs no agent to reach it.
+    client: str | None = None  # The address of the client that published the URL, which is allowed too.
     quotes: bool = False  # Whether errors quote the origin's answer, which may be confidential.
 
     def check_url(self, url: str) -> SplitResult:
-        """Return the parts of the URL. Raises TransferError without possible secrets."""
+        """Return the parts of the URL. Raises TransferError, whose message has no secrets of the URL."""
         scheme = url.partition("://")[0]
         schemes = (*_OVER_HTTP, "s3", "gs", *(("file",) if self.files else ()))
         if not url.isprintable() or " " in url:
-            raise _refused(url, "no URL holds such a character")
+            raise _refused(url, "leave out blanks and characters that cannot be printed")
         if "://" not in url or scheme not in schemes:
-            hint = "; files are for fleets whose file sets origins.files" if scheme == "file" else ""
+            hint = "; for files, set origins.files in the fleet file" if scheme == "file" else ""
             raise _refused(url, f"give http://HOST:PORT or s3://BUCKET/FOLDER; schemes are {', '.join(schemes)}{hint}")
         if "@" in url.split("/")[2]:
             raise _refused(url, "leave out user and password: an origin over HTTP takes a `token`")

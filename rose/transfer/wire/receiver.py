@@ -31,7 +31,7 @@ _LOCK = "lock"
 
 
 class Receiver:
-    """Pulls versions of `run_id` that `signer` signed into `staging`, with `retries` in a row without a new byte."""
+    """Pulls versions of `run_id`, signed by `signer`, into `staging`. At most `retries` tries in a row gain no byte."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Receiver:
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
-        """Stage and verify the cheapest chain for `regions`, or all. Raises TransferError; the next call resumes."""
+        """Stage and verify the cheapest chain for `regions` (None: all). Raises TransferError; a new call resumes."""
         target = self.folder(version, have, regions)
         with (self._partial / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
@@ -107,7 +107,7 @@ class Receiver:
         route = persist(lambda: origin.route(version, have), self._retries)
         ends = (route.packages[0].base_version, route.packages[-1].version) if route.packages else None
         if ends not in ((None, version), (have, version)):
-            raise TransferError(f"{origin.url} leads from and to {ends}, asked for {(have, version)}")
+            raise TransferError(f"{origin.url} leads from and to {ends}, but {(have, version)} was asked for")
         with self._pinned(route) as rates, self._pool(origin) as (pool, stopped):
 
             def manifest(package: Package) -> bytes:

@@ -1,5 +1,4 @@
-"""A relay fetches each manifest and chunk once and serves a cluster. Clients get bytes as they arrive, and the last
-byte once the hash matches."""
+"""A relay fetches each chunk once for a cluster. Clients get bytes as they arrive; the last waits for a check."""
 
 import asyncio
 import functools

@@ -236,7 +236,7 @@ class _Refusal(asyncio.Protocol):
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """Return a new connection. Beyond `most`, close one that waits, or refuse the new one."""
+    """Return a new connection. If there are more than `most`, close one that waits, or refuse the new one."""
     connections = server.connections
     if len(connections) >= most:
         if (waiting := next(filter(_is_waiting, connections), None)) is None:

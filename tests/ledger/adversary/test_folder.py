@@ -131,7 +131,7 @@ ACTS = {
     ),
     "a merged writer removed, with all that speaks of it but events": (
         _without_record(_without_registry(lambda root: _remove_writer(root, "a"))),
-        "live/a: it ends at seq -1, and seq 7 was merged or summed up",
+        "live/a: it ends at seq -1, but seq 7 was merged or summed up",
     ),
     "a line of the registry removed": (
         lambda root: (root / "writers.jsonl").write_bytes(

@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
     [
         (("verify", "--against", "gone.json"), "cannot read gone.json"),
         (("verify", "--against", "kept.json", "--key", "ab"), "was signed by the key"),
-        (("verify", "--key", "ab"), "--key is for the receipts that --against names"),
+        (("verify", "--key", "ab"), "--key needs receipts: name them with --against"),
         (("verify", "--ledger", "other", "--against", "kept.json"), "kept.json is of the ledger"),
         (("receipt", "--out", "ledger/receipt.json"), "lies in the ledger"),
         (("receipt", "--out", "kept.json"), "kept.json exists; name a new file"),

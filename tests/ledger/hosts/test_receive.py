@@ -130,7 +130,7 @@ def wrong(spool):
         "is about the files of one folder": (f"live/compaction/000000/{name}", content),
         "do not match its name": (path, content[:-1] + b"x"),
         "its header says": (path.replace("/000000/", "/0000000000/"), content),
-        "its header says live/far": (path.replace("far", "near"), content),
+        "its header says that it is live/far": (path.replace("far", "near"), content),
         "not a segment": (f"live/far/000000/000001-{hashlib.sha256(b'PAR1').hexdigest()}.parquet", b"PAR1"),
         "format 2": forged(second, format_version=2),
         "a number in its header": forged(second, first_seq=0.0),
@@ -225,7 +225,7 @@ def test_the_first_key_of_a_writer_is_endorsed_by_the_gateway_and_another_is_ref
         (line,) = registry.lines(receiver.folder)
         assert (line.writer, line.key, line.by) == ("far", own_key_of(spool), gateway.public)
         changed = signed(spool, 2, other_key)
-        with pytest.raises(LedgerError, match=f"by `rose ledger endorse {other_key.public} --writer far`"):
+        with pytest.raises(LedgerError, match=f"run `rose ledger endorse {other_key.public} --writer far`"):
             receiver.receive(*changed)
         registry.endorse(receiver.folder, other_key.public, gateway, "far")
         receiver.receive(*changed)

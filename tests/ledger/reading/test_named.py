@@ -121,5 +121,5 @@ def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root, tmp_path):
 
 def test_a_query_that_takes_too_long_is_ended(root):
     endless = query("SELECT count(*) FROM range(100000000000) WHERE range % 3 = 1")
-    with pytest.raises(NamedQueryError, match=r"asked took over 0\.2 s: give --since"):
+    with pytest.raises(NamedQueryError, match=r"asked took longer than 0\.2 s: narrow it by --since"):
         named.run(Ledger(root), endless, {}, timeout_s=0.2)

@@ -148,7 +148,7 @@ def test_a_chain_must_meet_piece_by_piece() -> None:
     with pytest.raises(TransferError, match="from version 3 cannot follow version 2"):
         check_chain([manifest(2, None), second])
     wrong = replace(second, pieces=(replace(second.pieces[0], base_xxh3="9" * 32), *second.pieces[1:]))
-    with pytest.raises(TransferError, match=r"\('a', \(0, 0\), .*needs base 9{32}, and 1{32} comes before"):
+    with pytest.raises(TransferError, match=r"\('a', \(0, 0\), .*needs base 9{32}, but 1{32} comes before"):
         check_chain([first, wrong])
     with pytest.raises(TransferError, match="differ in names, dtypes or shapes"):
         check_chain([first, replace(second, pieces=second.pieces[:-1])])

@@ -111,7 +111,7 @@ def test_the_budget_holds_whatever_is_asked_for(tmp_path: Path) -> None:
         assert scripted.gets[chunks[-1].sha256] == 2
     with scripted.served() as origin, RelayServer(origin, tmp_path / "small", 99_999) as relay:
         code, _, why = get(relay.url, chunks[0].sha256)
-        assert (code, b"the budget of 99999 bytes" in why) == (422, True)
+        assert (code, b"the relay's budget (99999)" in why) == (422, True)
 
 
 def test_what_does_not_match_its_hash_is_not_kept(tmp_path: Path) -> None:
