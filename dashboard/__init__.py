@@ -8,7 +8,7 @@ from rose.ledger.files.layout import LedgerError
 
 
 def ledger_to_show(ledger: Path | None) -> Path:
-    """Return `ledger`, else ./ledger if it exists, else the sample ledger. Raises LedgerError."""
+    """Return `ledger` if it is given, else ./ledger if that exists, else the sample ledger. Raises LedgerError."""
     if ledger is not None:
         return layout.check(ledger)
     for folder in (Path.cwd() / "ledger", Path(str(resources.files("sample_traces"))) / "ledger"):

@@ -124,7 +124,7 @@ def _choices(ledger: Ledger, runs: list[Run], no_run: str) -> dict[str, _Choice]
         "run": _Choice(
             "Run" if count <= RUNS_MAX else f"Run, newest {RUNS_MAX} of {count:,}",
             {None: no_run, **listed},
-            "`run=ID` in the address opens an older one." if count > RUNS_MAX else None,
+            "`run=ID` in the address opens an older run." if count > RUNS_MAX else None,
         ),
         "team": _Choice("Team", {None: "every team", **{team: team for team in data.teams(ledger, runs)}}),
         "provenance": _Choice(

@@ -110,7 +110,7 @@ def ranked(frame: pl.DataFrame) -> alt.LayerChart:
 
 
 def waterfall(steps: Sequence[tuple[str, int, bool]]) -> alt.LayerChart:
-    """Draw each step from the end of the step before. A step is (name, nano-units, whether it is a sum)."""
+    """Draw each step from the end of the previous step. A step is (name, nano-units, whether it is a sum)."""
     end, ranges = 0.0, []
     for name, nano, is_sum in steps:
         begin = 0.0 if is_sum else end
@@ -137,7 +137,7 @@ def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     base = alt.Chart(frame, height=300)
     x = alt.X("place:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d", grid=False))
     scale = alt.Scale(domain=[0, 1])
-    y = alt.Y("share:Q", title="share of judged answers accepted", scale=scale, axis=alt.Axis(format="%"))
+    y = alt.Y("share:Q", title="share of judged answers that were accepted", scale=scale, axis=alt.Axis(format="%"))
     tooltip = [alt.Tooltip("name:N", title=title), alt.Tooltip("text:N", title="accepted")]
     blue = _themed(_BLUE)
     few, low = frame.height <= _POINTS_MAX, alt.Y("low:Q", scale=scale)
@@ -152,7 +152,7 @@ def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
 def lanes(
     begin: datetime, end: datetime, states: pl.DataFrame, leases: pl.DataFrame, preemptions: pl.DataFrame
 ) -> list[alt.Chart]:
-    """Draw the rows of queries in `sql/dashboard` between two UTC times without a zone."""
+    """Draw the rows of queries in `sql/dashboard` between two UTC times that have no time zone."""
 
     def lane_chart(
         frame: pl.DataFrame, title: str, lane: str, start: str, tips: list[Any], **encoding: Any

@@ -85,7 +85,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """A run. With several `provenances` it has no figures."""
+    """A run. A run with several `provenances` has no figures."""
 
     run_id: str
     fleet_run_id: str  # The run that owns its devices and their requests.
@@ -158,7 +158,7 @@ class Spent:
         return int(self.rollout["amount_nano"].sum())
 
     def by_day(self) -> pl.DataFrame:
-        """Return nano-dollars by UTC `day`, in `rollouts` and `all else`. Days without charges have 0."""
+        """Return nano-dollars by UTC `day`, in the columns `rollouts` and `all else`. Days without charges have 0."""
         amount = pl.col("amount_nano")
         sums = {"rollouts": amount.filter("rollout").sum(), "all else": amount.filter(~pl.col("rollout")).sum()}
         summed = self.frame.group_by(day=pl.col("hour").dt.date()).agg(**sums).sort("day")
@@ -169,7 +169,7 @@ class Spent:
 
 
 def opened() -> Ledger:
-    """Return the ledger in ROSE_LEDGER, or else the one of `ledger_to_show`. Raises LedgerError."""
+    """Return the ledger that ROSE_LEDGER names, by default that of `ledger_to_show`. Raises LedgerError."""
     path = os.environ.get("ROSE_LEDGER")
     return _opened(str(dashboard.ledger_to_show(Path(path) if path else None)))
 
@@ -193,7 +193,7 @@ def run_count(ledger: Ledger) -> int:
 
 
 def span(ledger: Ledger) -> Period | None:
-    """Return the UTC days in which the ledger has devices, if any. Raises ReadError or LedgerError."""
+    """Return the UTC days in which the ledger has devices, or None. Raises ReadError or LedgerError."""
     ((from_ns, to_ns),) = rows(ledger, "dashboard/span").iter_rows()
     if from_ns is None or to_ns is None:
         return None
@@ -224,8 +224,8 @@ def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], ma
             return frame.with_columns(selectors.decimal().cast(pl.Int64))
         except duckdb.CatalogException as error:
             raise ReadError(
-                f"A view of the ledger is missing, or lacks a column ({error}). Another version of ROSE wrote its "
-                "catalog; any writer of this version repairs it when it opens the ledger."
+                f"A view of the ledger is missing, or lacks a column ({error}). Another version of ROSE wrote the "
+                "ledger's catalog; any writer of this version repairs the catalog when it opens the ledger."
             ) from error
         except duckdb.Error as error:
             raise ReadError(why(error)) from error
@@ -299,7 +299,7 @@ def _keep(key: tuple[str, ...], _make: Callable[[], object]) -> tuple[Any, str |
 
 
 def why(error: Exception) -> str:
-    """Return an error's message. For a damaged file, it leaves out the SQL."""
+    """Return an error's message. For a damaged file, the message leaves out the SQL."""
     cause = error if isinstance(error, duckdb.Error) else error.__cause__
     return _DAMAGED if isinstance(cause, duckdb.IOException | duckdb.InvalidInputException) else str(error)
 
@@ -317,7 +317,7 @@ def _problems(ledger: Ledger, mark: str) -> list[str]:
 
 
 def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = None) -> PriceBook:
-    """Return the price book, chosen as every command does. Raises UserError."""
+    """Return the price book that every command would choose. Raises UserError."""
     run_id = None if run is None else run.run_id
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
 
@@ -339,7 +339,7 @@ def book_key(book: PriceBook) -> tuple[str, str]:
 
 
 def of_run(ledger: Ledger, run: Run, make: Callable[[PricedRun], T]) -> tuple[T, Stamp]:
-    """Return `make` of the priced run. `make` must be a function of a module. Raises UserError."""
+    """Return what `make`, a module-level function, returns for the priced run, with its stamp. Raises UserError."""
     book = price_book(ledger, run)
 
     def build() -> tuple[T, Stamp]:
@@ -350,7 +350,7 @@ def of_run(ledger: Ledger, run: Run, make: Callable[[PricedRun], T]) -> tuple[T,
 
 
 def period(ledger: Ledger, chosen: Link) -> Period | None:
-    """Return the chosen period, or None without devices. Raises PricingError or LedgerError."""
+    """Return the chosen period, or None if the ledger has no devices. Raises PricingError or LedgerError."""
     days = span(ledger)
     if days is None or chosen.period == ALL:
         return days
@@ -400,7 +400,7 @@ def bill_with_history(scope: Scope) -> Bill:
 
 
 def promise(requests: pl.DataFrame) -> Promise:
-    """Return serving's promise from `requests` and `kept`, which counts requests within both budgets."""
+    """Return serving's promise. `requests` has the columns `requests` and `kept` (requests within both budgets)."""
     count = int(requests["requests"].sum())
     return Promise(late=count - int(requests["kept"].sum()), requests=count, target=SERVING_TARGET)
 
@@ -436,7 +436,7 @@ def changed(scope: Scope, billed: Bill, before: Spent, now: Spent, chosen: Link)
 
 
 def budgets(scope: Scope) -> list[TeamBudget]:
-    """Return budgets of the month of the period's end, cached for an hour. Raises UserError."""
+    """Return the budgets of the month in which the period ends, cached for an hour. Raises UserError."""
     month = month_at(scope.period.to_ns - 1)
     if not kept(lambda: budget.budgets(scope.ledger, month), scope.ledger, "budgets", month):
         return []
@@ -444,7 +444,7 @@ def budgets(scope: Scope) -> list[TeamBudget]:
 
 
 def expected(scope: Scope) -> list[Expected]:
-    """Return forecasts for that month, first for the fleet and then by team. Raises UserError."""
+    """Return forecasts for the month in which the period ends: the fleet's, then those of teams. Raises UserError."""
     return _watched(scope, budget.expected)
 
 

@@ -55,7 +55,7 @@ def static(rows: pl.DataFrame) -> None:
 
 
 def chart(figure: alt.TopLevelMixin, about: str) -> None:
-    """Show a chart, with `about` for screen readers. Control characters become visible."""
+    """Show a chart. Screen readers get the text `about`. Control characters become visible."""
     _escape(figure)
     st.altair_chart(figure, width="stretch", alt=visible(about))
 

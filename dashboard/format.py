@@ -23,16 +23,16 @@ PROVENANCE_WORDS: Mapping[str, str] = {
 REASONS: Mapping[str, str] = {  # Of refusing a device to rollouts, or taking it back, by the ledger's name.
     "no_lease": "no lease was active",
     "serving_step": "serving was at work",
-    "stretch": "live requests already took as much longer as allowed",
+    "stretch": "live requests already took longer by as much as is allowed",
     "serving_memory": "serving may need the memory for its live requests",
     "interference": "serving's steps took longer than lending explains",
-    "control": "serving measured a step alone",
+    "control": "serving measured a step without rollouts",
     "prefill_slack": "a first token would have been late",
     "decode_slack": "a further token would have been late",
     "next_request": "no room for the next request",
     "compute_share": "the lease's share of the device was used up",
     "kv_budget": "the lease's memory was used up",
-    "regret": "serving was already delayed as much as allowed",
+    "regret": "serving was already delayed by as much as is allowed",
     "unknown_times": "step times were not yet known",
     "no_serving": "serving did not answer",
     "policy": "the policy refused",
@@ -112,7 +112,7 @@ def amount(nano: int | Fraction) -> str:
 
 
 def money_column(label: str, amounts: Iterable[float | None]) -> ColumnConfig:
-    """Return a money format with three digits of the smallest amount."""
+    """Return a money format that shows the smallest amount with three significant digits."""
     places = _places(amounts)
     if places == 2:
         return st.column_config.NumberColumn(label, format="dollar")
@@ -120,7 +120,7 @@ def money_column(label: str, amounts: Iterable[float | None]) -> ColumnConfig:
 
 
 def number_column(values: Iterable[float | None], about: str | None = None) -> ColumnConfig:
-    """Return a number format with three digits of the smallest number."""
+    """Return a number format that shows the smallest number with three significant digits."""
     places = _places(values)
     return st.column_config.NumberColumn(format="accounting" if places == 2 else f"%.{places}f", help=about)
 

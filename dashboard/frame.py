@@ -52,8 +52,8 @@ class Trust:
 def page(
     title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, judged: bool = False
 ) -> None:
-    """Draw a page about one run. The default is the newest fleet's run, or with `judged` the newest run that has judged
-    answers."""
+    """Draw a page about one run. The default is the newest fleet's run or, if `judged` is set, the
+    newest run with judged answers."""
 
     def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
@@ -168,7 +168,7 @@ def _status(run: Run) -> None:
     name = f"**{escape.markdown(run.name)}** ({escape.markdown(run.run_id)})"
     last = words.when(run.last_event_at)
     if run.status == "running" and not run.going_on:
-        st.markdown(f"Run {name}: no event since **{last}**, and no end in the ledger.")
+        st.markdown(f"Run {name}: the ledger has no event since **{last}**, and no end of the run.")
         expires = "" if run.expires_s is None else f": it expires after {words.duration(run.expires_s)} of silence"
         st.warning(f"The run has probably stopped{expires}. Figures are as of its last event.")
     elif run.status == "running":
@@ -223,7 +223,7 @@ def charged(ledger: Ledger) -> tuple[Period, str] | None:
 
 
 def verdict(good: bool | None, text: str, *, over: bool = False) -> None:
-    """Show a verdict in green, red, or amber if it is unknown. `over` means grey, for a run that ended."""
+    """Show a verdict in green, red, or amber if it is unknown. With `over`, the run ended: the colour is grey."""
     if over:
         with st.container(border=True):
             st.markdown(f":gray-badge[over] {text}")
@@ -287,7 +287,7 @@ def pricing_table(priced: Table, source: str) -> None:
 
 
 def query(ledger: Ledger, name: str, nothing: str, columns: str = "", **variables: object) -> bool:
-    """Show a named query, or `nothing` if it has no rows. Return whether it has rows."""
+    """Show a named query, or the text `nothing` if the query has no rows. Return whether the query has rows."""
     with errors_shown():
         rows = data.named_rows(ledger, name, columns, **variables)
         if rows.is_empty():
@@ -343,7 +343,7 @@ def download(frame: pl.DataFrame, name: str, label: str = "Rows as CSV") -> None
 
 
 def download_button(label: str, make: Callable[[], bytes | str], name: str, mime: str, **options: Any) -> None:
-    """Offer a file. A click creates it and records the export in the access log."""
+    """Offer a file. A click creates the file and records the export in the access log."""
     ledger, who = data.opened(), login.person()
 
     def content() -> bytes | str:
@@ -354,7 +354,7 @@ def download_button(label: str, make: Callable[[], bytes | str], name: str, mime
 
 
 def radio(label: str, name: str, options: Mapping[str, str]) -> str:
-    """Show a choice of the address between `options`, which maps values to labels. Return the value."""
+    """Let the reader choose one of `options` (value to label). The address keeps the choice. Return the value."""
     key = f"page-{name}"
     st.session_state[key] = value = str(getattr(bar.chosen(), name))
 

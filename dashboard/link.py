@@ -40,7 +40,7 @@ class Link:
 
 
 def parse(query: Mapping[str, Sequence[str]]) -> tuple[Link, list[str]]:
-    """Return the link of a query, and the names of ignored choices, escaped for Markdown."""
+    """Return the choices in an address's query, and the names of ignored ones, escaped for Markdown."""
     link, ignored = Link(), []
     for name, values in query.items():
         if name in _FIELDS and len(values) == 1 and _FIELDS[name](values[0]):

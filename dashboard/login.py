@@ -1,4 +1,4 @@
-"""Access for this machine alone, or for people listed in Streamlit's `secrets.toml`, by OpenID Connect."""
+"""Access only for this machine, or for people listed in Streamlit's `secrets.toml`, by OpenID Connect."""
 
 import os
 import sys
@@ -35,9 +35,9 @@ class LoginError(UserError):
 def _web_address(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be a whole web address, such as https://login.example.com")
+        raise ValueError("must be a complete web address, such as https://login.example.com")
     if parts.scheme == "http" and not is_loopback(parts.hostname):
-        raise ValueError("must begin with https://: cookies and tokens would travel in clear")
+        raise ValueError("must begin with https://: without TLS, cookies and tokens are readable")
     return value
 
 
@@ -168,7 +168,7 @@ def refuse_without_login(host: str) -> None:
 
 
 def person() -> str | None:
-    """Return the visitor's name, or None without login. Raises LoginError without access."""
+    """Return the visitor's name, or None without login. Raises LoginError if the visitor has no access."""
     path = os.environ.get(VARIABLE)
     if path is None:
         refuse_without_login(st.get_option("server.address") or "localhost")  # Also when Streamlit was started by hand.

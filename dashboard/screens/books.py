@@ -54,7 +54,7 @@ def _closes(ledger: Ledger) -> None:
         for close_id, entries in posted.items()
     }
     visible = {close_id: entries for close_id, entries in visible.items() if entries}
-    source = "events of the ledger's writer `closing`; a close never changes, a later finding is a correction"
+    source = "events of the ledger's writer `closing`; a close never changes; what is found later becomes a correction"
     frame.elements(closing_tables.closes(visible), source)
     left, middle, right = st.columns(3)
     close_id = left.selectbox("Close", list(reversed(visible)), key="books-close")
@@ -124,7 +124,7 @@ def _period(scope: Scope) -> None:
     frame.elements(cost_tables.terminal(answer), "charges of the ledger")
     st.caption("All device time is charged here, serving included. Page Cost has the rollouts alone.")
     if team is not None:
-        st.markdown(f"The last file has {escape.markdown(team)} alone; the others have the whole fleet.")
+        st.markdown(f"The last file has only {escape.markdown(team)}; the others have the whole fleet.")
     _files(f"rose-{scope.provenance}-{scope.period.label}", lambda: billed, lambda: answer, what)
     closed = f"Closed: {', '.join(billed.closes)}. " if billed.closes else ""
     still_open = "The cost of open hours may still change." if billed.open else ""

@@ -24,13 +24,13 @@ def show(ledger: Ledger, run: Run) -> None:
     frame.show(sections["price"], _SOURCE)
     st.header("What may a later burst cost?")
     st.markdown(
-        "Load that rises while a device is lent can make serving late. Its expected cost is accrued during lending and "
-        "compared with the actual cost."
+        "Load that rises while a device is lent can make serving late. The expected cost of this is accrued during "
+        "lending and compared with the actual cost."
     )
     frame.show(sections["provision"], _SOURCE, folded=("days",))
     st.header("And if load and demand rose together?")
-    st.warning("**SIMULATED.** The run's hours, paired anew: this did not happen.")
-    frame.show(sections["spikes"], "the run's windows, paired anew: simulated", folded=("windows",))
+    st.warning("**SIMULATED.** The run's hours of load and of demand in new pairs: this did not happen.")
+    frame.show(sections["spikes"], "the run's windows in new pairs: simulated", folded=("windows",))
 
 
 frame.page(

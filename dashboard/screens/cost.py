@@ -150,7 +150,7 @@ def _lease(ledger: Ledger, spent: pl.DataFrame, billed: Bill, lease_id: str) -> 
         columns = {"cost": words.money_column("cost", listed["cost"])}
         source = (
             f"the {listed.height:,} most expensive of {charges.height:,} charges of the lease, {billed.stamp}. Their "
-            "events in `event`: the writer's, from first to last seq."
+            "events are in `event`: those of the writer, from the first to the last seq."
         )
         frame.table(listed, source, columns, name="lease charges")
     st.subheader("What happened")

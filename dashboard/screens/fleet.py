@@ -80,7 +80,7 @@ def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
         means = (float(beside[name].sum()) / beside.height for name in ("beside_share", "slowed_share"))
         share, slowed = map(Fraction, means)
         st.info(
-            f"Beside live requests, rollouts had {words.percent(share)} of the serving devices that lend so "
+            f"Beside live requests, rollouts had {words.percent(share)} of the serving devices that lend in this way "
             f"({beside.height:,}), and serving's steps took {words.percent(slowed)} longer (mean of the newest slices)."
         )
     st.caption(f"By the newest slice of each device, {run.provenances[0]}. Source: `device_slice`, `device`.")
@@ -138,8 +138,8 @@ def _holds(ledger: Ledger, fleet: str, run: Run, times: dict[str, str]) -> None:
             st.info("No refusal was recorded in this time: no rollout waited for a device.")
             return
         source = (
-            f"`rose query holds_by_reason`, {run.provenances[0]}: refused time of rollouts with work. It includes "
-            "time in which serving worked, so it is longer than the device's idle time"
+            f"`rose query holds_by_reason`, {run.provenances[0]}: time in which rollouts with work were refused. "
+            "It includes time in which serving worked, so it is longer than the device's idle time"
         )
         shown = ("device_id", "leased", "why", "holds", "held")
         explained = rows.with_columns(why=pl.coalesce("explanation", pl.col("reason").replace(words.REASONS)))
@@ -158,7 +158,7 @@ def _devices(ledger: Ledger, run: Run, devices: pl.DataFrame) -> None:
 
 
 def _weights(ledger: Ledger, fleet: str, times: dict[str, str]) -> None:
-    st.header("Do the engines live, and do weights arrive?")
+    st.header("Are the engines alive, and do weights arrive?")
     frame.query(ledger, "engine_lives", "No engine was recorded.", _ENGINES, run_id=fleet)
     st.subheader("Weight syncs that failed")
     frame.query(ledger, "sync_failures", "No weight sync failed in this time.", _SYNCS, run_id=fleet, **times)

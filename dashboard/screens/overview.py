@@ -224,13 +224,13 @@ def _saving(shown: _Content, saved: Saved | None) -> tuple[str, str, str] | None
         low, high = ("unbounded" if end is None else format_usd(end) for end in saving.cash_interval)
         parts.append(f"95% {low} to {high}")
         if saving.cash_interval[0] < 0 and (saving.cash_interval[1] is None or saving.cash_interval[1] > 0):
-            clause = f"whether borrowing saved anything **cannot be told** (95% {low} to {high})"
+            clause = f"whether borrowing saved anything is **not clear** (95% {low} to {high})"
     elif saving.no_interval:
         parts.append(f"no interval: {saving.no_interval}")
     if saving.left_out:
         parts.append(f"unknown costs: {', '.join(saving.left_out).replace('_', ' ')}")
     if saving.cash_nano[0] != saving.cash_nano[1]:
-        parts.append("range over whether the fleet would exist anyway: the price book states no idle_anyway")
+        parts.append("a range: the price book does not say (idle_anyway) whether the fleet would exist anyway")
     return figure, f"{'; '.join(parts)}. Whole period; page Borrowing has one run.", clause
 
 

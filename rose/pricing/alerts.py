@@ -102,7 +102,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """The findings of one rule. `unknown` says why it could not be checked; its alerts then stay active."""
+    """The findings of one rule. `unknown` says why the rule could not be checked; its alerts then stay active."""
 
     rule: AnyRule
     alerts: tuple[Alert, ...] = ()
@@ -168,14 +168,14 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
         if not line.strip() or line.startswith("#"):
             continue
         if not equals or name in plugins:
-            raise AlertsError(f"line {number} of {source} must be NAME=URL, with a name of its own")
+            raise AlertsError(f"line {number} of {source} must be NAME=URL, and its name unique")
         with _apprise_log():
             plugin = Apprise.instantiate(url, asset=AppriseAsset(http_redirects=False))
         if plugin is None:
-            raise AlertsError(f"destination {name!r} of {source} is not an Apprise URL; its documentation lists them")
+            raise AlertsError(f"destination {name!r} of {source} is not an Apprise URL; Apprise documents them")
         scheme = url.partition("://")[0].lower()
         if scheme in _CLEAR and not plugin.secure and not is_loopback(plugin.host):
-            raise AlertsError(f"destination {name!r} of {source} is clear text beyond this host; use {scheme}s://")
+            raise AlertsError(f"destination {name!r} of {source} sends clear text to another host; use {scheme}s://")
         plugins[name] = plugin
     for rule in config.rule:
         if missing := next((name for name in rule.to if name not in plugins), None):
@@ -209,7 +209,7 @@ def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Ro
             layout.write_file(ledger.folder / FILE, json.dumps([asdict(entry) for entry in after], indent=1).encode())
         except OSError as error:
             raise LedgerError(
-                f"cannot write {ledger.folder / FILE}: {error.strerror}; the next round sends again"
+                f"cannot write {ledger.folder / FILE}: {error.strerror}; the next round sends the alerts again"
             ) from None
     return Round(outcomes=outcomes, sent=sender.sent, entries=tuple(after))
 
@@ -221,7 +221,7 @@ def entries(ledger: Ledger) -> list[AlertRecord]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:
-        raise LedgerError(f"cannot read {path}: {error}; remove it, and every alert is sent again") from None
+        raise LedgerError(f"cannot read {path}: {error}; remove the file, and every alert is sent again") from None
 
 
 def send_test(config: AlertsConfig, name: str) -> str | None:
@@ -239,7 +239,7 @@ class _Sender:
         self._errors: dict[str, str] = {}
 
     def send(self, name: str, title: str, text: str) -> str | None:
-        """Send a message. Return why it failed, without the URL's secrets, or None."""
+        """Send a message. Return None, or why it failed, without the URL's secrets."""
         if name in self._errors:
             return self._errors[name]
         plugin = self._plugins[name]
@@ -255,7 +255,7 @@ class _Sender:
 
 @contextmanager
 def _apprise_log() -> Iterator[io.StringIO]:
-    """Yield Apprise's log. No other handler gets it, because it may contain a URL with secrets."""
+    """Yield Apprise's log. No other log handler receives that log, because it may contain a URL with secrets."""
     from apprise import LogCapture
 
     logging.getLogger("apprise").propagate = False

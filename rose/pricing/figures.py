@@ -93,8 +93,8 @@ class Stamp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """A value in `nano_usd`, `nano_usd/...`, `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`, or `why` it is
-    None."""
+    """A value in `nano_usd`, `nano_usd/...`, `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`. If it
+    is None, `why` says why."""
 
     value: int | float | None
     unit: str

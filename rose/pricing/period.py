@@ -15,7 +15,7 @@ _MONTH = re.compile(r"(\d{4})-(\d\d)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Period:
-    """A period [from_ns, to_ns) of whole UTC hours. Raises PricingError for another or an empty one."""
+    """A period [from_ns, to_ns) of whole UTC hours. Raises PricingError for any other period, or an empty one."""
 
     from_ns: int
     to_ns: int

@@ -32,7 +32,7 @@ _VIEWS = (
 def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str) -> None:
     """Copy a run's rows from every view into temporary tables.
 
-    A fleet's copy includes its RL runs. An RL run's copy includes its fleets' events while it was there."""
+    A fleet's copy includes its RL runs. An RL run's copy includes the events of its fleets while the run was there."""
     pin(connection, ledger)
     snapshot_pinned(connection, run_id)
 

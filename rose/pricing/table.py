@@ -36,7 +36,7 @@ class Column:
 class Table:
     """A table of text, numbers, Figures and None. `view` and `stamp` apply to all figures. `footer` has totals.
 
-    A `grouped` table shows a repeated first cell only once. `marks` are by row number, and `name` is a sheet's. Raises
+    A `grouped` table shows a repeated first cell only once. `marks` are by row number. `name` names the sheet. Raises
     ValueError if a row does not have one cell per column."""
 
     title: str

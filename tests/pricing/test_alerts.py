@@ -202,7 +202,7 @@ def test_destinations_come_from_a_private_file_or_the_environment(
     urls.chmod(0o600)
     for text, message in (
         (f"hook=nope://{SECRET}", "destination 'hook' of .* is not an Apprise URL"),
-        (f"hook=json://example.com/{SECRET}", "destination 'hook' of .* is clear text"),
+        (f"hook=json://example.com/{SECRET}", "destination 'hook' of .* sends clear text"),
         (SECRET, "line 1 of .* must be NAME=URL"),
         (f"hok={hook.url}", "rule 'ledger': no destination 'hook'"),
     ):

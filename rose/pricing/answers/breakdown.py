@@ -36,7 +36,7 @@ class BreakdownRow:
 
 
 def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the rows of a run by key, `unallocated` last. The rows sum to the run's cost."""
+    """Return the rows of a run, sorted by key, `unallocated` last. The rows sum to the run's cost."""
     set_variables(connection, run_id=run_id, part=way)
     return parts(rows(connection, "answers/group_parts"), cost)
 

@@ -3,8 +3,9 @@
 [D] They are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 2018, chapters 7 and 14.
 A line is one group in one cell (bucket, pool, device class), with device time v and cost c, earlier (0) and later (1).
 G = V1 / V0 is the growth of all rollout time, or of all other time. r and R are the earlier rates of cell and pool.
-Volume is c0 * (G - 1), for rollouts split into OUTPUT. The share borrowed of rollouts is v1 * R - v0 * G * R.
-Mix is v1 * r - c0 * G without that share; price is c1 - v1 * r. Without r all is mix, and without V0 all is volume."""
+Volume is c0 * (G - 1); for rollouts it is split into OUTPUT. The effect of rollouts' borrowed share is
+v1 * R - v0 * G * R. Mix is v1 * r - c0 * G without that effect, and price is c1 - v1 * r. Without r, all is mix;
+without V0, all is volume."""
 
 import csv
 import io
@@ -129,7 +130,7 @@ class PeriodSums:
 
 
 def side(charges: pl.DataFrame, by: str) -> PeriodSums:
-    """Return the sums of charges by one dimension of BY. Raises PricingError for an unknown dimension."""
+    """Return the sums of charges by `by`, a dimension in BY. Raises PricingError for an unknown dimension."""
     if by not in BY:
         raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
     group = pl.col(BY[by]).cast(pl.String).fill_null(UNALLOCATED).alias("group")

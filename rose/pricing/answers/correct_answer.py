@@ -38,7 +38,7 @@ _SHARES = {  #: Factors that are a share of trials, as `cost_per_correct.share_i
 }
 NO_VERDICT = "not enough data: no verdict yet"
 _UNKNOWN = "not enough data: a factor of the formula is not known"
-_BELOW = "does not apply: the borrow lowered the bill, and the formula takes a price"
+_BELOW = "does not apply: borrowing lowered the bill, so the formula has no price to use"
 _NO_PRICE = "not enough data: serving's own price of a token is not known"
 _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found correct"
 
@@ -77,7 +77,7 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
             "lever | value | derivative | elasticity | a tenth better | saves",
             (_lever(run, lever) for lever in ranked),
             view=BLENDED,
-            notes=("Each moves alone. Fewer rollouts solve fewer groups: the frontier weighs that.",),
+            notes=("Each lever is moved alone. Fewer rollouts solve fewer groups: the frontier weighs that.",),
         )
         parts["says"] = Paragraph(levers.in_words(ranked))
     if by is not None:
@@ -177,7 +177,7 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
 
 
 def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
-    """Return CPM * R * (1 + pi * rho) / alpha, and the same divided by PPV. On the line `blended` it is C3."""
+    """Return CPM * R * (1 + pi * rho) / alpha, and the same divided by PPV. On the line `blended`, the first is C3."""
     pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
     c3 = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
     usd = None if c3 is None else Fraction(c3)

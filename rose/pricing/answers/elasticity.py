@@ -42,7 +42,7 @@ class TrainingStep:
 
 
 def accepted_of(size: int, accepted: int, n: int) -> Fraction:
-    """Return the chance that at least one of n trajectories of a group is accepted."""
+    """Return the chance that at least one of n trajectories, drawn from a group of `size`, is accepted."""
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 

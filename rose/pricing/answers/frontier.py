@@ -1,5 +1,5 @@
 """Where the next dollar or slack second lowers the cost of a correct answer more: in inference or in training.
-docs/pricing.md has the rules. The elasticities of training's groups stand for inference too."""
+docs/pricing.md has the rules. The elasticities of training's groups are used for inference too."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -100,9 +100,9 @@ def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -
             return "not enough data: serving is on the bill of the fleet's run, which this run shares"
         return "not enough data: no serving device spent time on serving"
     if not dedicated:
-        return "not enough data: no useful token was made on dedicated devices, whose price training is reckoned at"
+        return "not enough data: no useful token was made on dedicated devices, and training is valued at their price"
     if opportunistic is not None and opportunistic < 0:
-        return "does not apply: the borrow lowered the bill, so a borrowed token has no price"
+        return "does not apply: borrowing lowered the bill, so a borrowed token has no price"
     bought = allocation.in_pools("rollout", "train").amortized_nano_usd()
     return Spend(
         inference_usd=inference,
@@ -151,7 +151,7 @@ def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -
 
 
 def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
-    """Return the elasticity, less the side's own cost that grows with it, times the relative growth."""
+    """Return (eta - own_cost) * rate: `own_cost` is the growth of the side's own cost, `rate` that of the side."""
     if eta.value is None or eta.draws is None:
         return eta
     draws, value = (eta.draws - own_cost) * rate, bootstrap.rounded((eta.value - own_cost) * rate)
@@ -262,8 +262,8 @@ def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
         pays = exceeds(eta_n.interval.low, eta_n.interval.high, 1)
         does = {True: "lower", False: "raise", None: "may raise or lower"}[pays]
         text = (
-            f"At their price more rollouts for each answer {does} cost per correct: 1% more of them bring "
-            f"{eta_n.value:.2g}% more accepted answers, and they pay only above 1%."
+            f"At their price, more rollouts for each answer {does} cost per correct: 1% more of them bring "
+            f"{eta_n.value:.2g}% more accepted answers, and they pay off only above 1%."
         )
     if independent is not None:
         text += f" Independent tries always stay below 1% (here they would bring {independent:.2g}%)."

@@ -75,7 +75,7 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """A factor of C3. At the value `to`, a tenth better, `saves` dollars are saved per million answer tokens."""
+    """A factor of C3. At the value `to`, a tenth better, a million answer tokens would cost `saves` dollars less."""
 
     name: str
     value: float
@@ -120,7 +120,7 @@ def levers(at: Factors) -> tuple[Lever, ...]:
 def in_words(ranked: tuple[Lever, ...]) -> str:
     best = ranked[0].saves
     if best <= 0:
-        return "No lever saves anything: every factor is at its end, or the tokens are free."
+        return "No lever saves anything: every factor is at its limit, or the tokens are free."
     first = [lever for lever in ranked if round(lever.saves / best, 6) == 1]
     named = " or ".join(
         f"a tenth {'more of' if lever.derivative < 0 else 'off'} the {WORDS[lever.name]}" for lever in first

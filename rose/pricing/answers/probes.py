@@ -72,10 +72,10 @@ def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) 
         where, probe = row["where"], Probe(**{name: row[name] for name in Probe.__slots__})
         first = seen.setdefault((probe.probe, probe.verifier), where)
         if first != where:
-            faults.append(f"{where}: probe {probe.probe!r} of verifier {probe.verifier!r} is at {first} already")
+            faults.append(f"{where}: probe {probe.probe!r} of verifier {probe.verifier!r} is already at {first}")
         known, at = truth.setdefault(probe.probe, (probe.correct, where))
         if known != probe.correct:
-            faults.append(f"{where}: correct of probe {probe.probe!r} differs from that at {at}")
+            faults.append(f"{where}: `correct` of probe {probe.probe!r} differs from that at {at}")
         probes.append(probe)
     if faults:
         more = f"\n  and {len(faults) - _FAULTS_MAX:,} more" if len(faults) > _FAULTS_MAX else ""

@@ -283,7 +283,7 @@ def _longer(run: PricedRun) -> str:
         return ""
     mean, p99, allowed = found
     text = (
-        f"Beside rollouts serving's tokens took {mean:.1%} longer than alone on average, {p99:.1%} at p99 of requests"
+        f"Beside rollouts, serving's tokens took {mean:.1%} longer than alone on average, {p99:.1%} at p99 of requests"
     )
     return f"{text}." if allowed is None else f"{text}; {allowed:.1%} is allowed."
 

@@ -153,7 +153,7 @@ def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, s
         return None, f"Only {verifiers[0].name} judged the probes."
     cannot = "The cheapest verifier is not yet clear"
     if not shared:
-        return None, f"{cannot}: no probe was judged by all of them. Each is scored on its own, which do not compare."
+        return None, f"{cannot}: no probe was judged by all of them. Each has its own probes: do not compare scores."
     unpriced = [one.name for one in verifiers if one.usd_per_correct is None and one.scores.accepted_correct]
     if unpriced:
         return None, f"{cannot}: what an answer costs with {', '.join(unpriced)} is not known."

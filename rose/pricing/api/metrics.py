@@ -30,7 +30,7 @@ OTHER = "__other__"
 _PART = ("ledger", "provenance")
 _RUN = (*_PART, "team", "run")
 _SO_FAR = "this UTC month so far"
-_MERGED = f"beyond the {RUNS_MAX} dearest, teams and runs are summed as {OTHER}"
+_MERGED = f"beyond the {RUNS_MAX} most expensive, teams and runs are summed as {OTHER}"
 METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its labels and what it is.
     "rose_cost_dollars": (
         (*_PART, "view", "team", "run"),
@@ -46,14 +46,14 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
     "rose_saved_dollars": (
         (*_PART, "kind"),
         f"Savings of borrowing, {_SO_FAR}: against buying if the fleet would have been there anyway, and if not, and "
-        "capacity avoided, which was on no bill. Never add them. Without a sample: not known.",
+        "capacity avoided, which was on no bill. Never add them. Without a sample, a saving is not known.",
     ),
     "rose_borrowed_device_seconds": (_RUN, f"Rollout time on serving devices, {_SO_FAR}; {_MERGED}."),
     "rose_rollout_device_seconds": (_RUN, f"Rollout time on all devices, {_SO_FAR}; {_MERGED}."),
     "rose_rollout_tokens": (_RUN, f"Tokens that rollouts generated, {_SO_FAR}; {_MERGED}."),
     "rose_answers_accepted": (_RUN, f"Answers that were accepted and not stale, {_SO_FAR}; {_MERGED}."),
     "rose_serving_requests": (_PART, f"Serving requests that ended, {_SO_FAR}."),
-    "rose_slo_attainment_ratio": (_PART, f"Share of them that kept their latency budgets, {_SO_FAR}."),
+    "rose_slo_attainment_ratio": (_PART, f"Share of ended serving requests that kept latency budgets, {_SO_FAR}."),
     "rose_budget_dollars": (("ledger", "team"), "Budget of a team for this UTC month."),
     "rose_cost_example_prices": (_PART, "1 if the prices are made up, so that no figure is a cost."),
     "rose_cost_up": (("ledger",), "1 if the ledger was priced; 0 if it could not be, and then it has no figures."),

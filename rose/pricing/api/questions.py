@@ -64,13 +64,13 @@ class ServedLedger:
 
     @property
     def _mark(self) -> str:
-        """Return the newest segments, without the access log's. They change with other events."""
+        """Return the newest segments except the access log's. They change with every event outside that log."""
         heads = sorted((self.ledger.folder / "heads").glob("[!.]*.json"))
         return "\n".join(f"{head.name} {head.read_text('utf-8')}" for head in heads if head.stem != access.WRITER)
 
 
 class LedgerQuery(BaseModel, extra="forbid"):
-    ledger: Annotated[Text | None, Field(description="The ledger, where several are served.")] = None
+    ledger: Annotated[Text | None, Field(description="The ledger to read; needed if several are served.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         raise NotImplementedError
@@ -79,13 +79,13 @@ class LedgerQuery(BaseModel, extra="forbid"):
 class ProvenanceQuery(LedgerQuery):
     provenance: Annotated[
         Literal["live", "replay", "simulated"] | None,
-        Field(description="Only figures of this provenance, where there are several."),
+        Field(description="Only figures of this provenance; needed if there are several."),
     ] = None
     team: Annotated[Text | None, Field(description="One team only.")] = None
 
 
 class SavedQuery(ProvenanceQuery):
-    period: Annotated[Text | None, Field(description=f"{FORMS}; else this-month.")] = None
+    period: Annotated[Text | None, Field(description=f"{FORMS}; by default this-month.")] = None
     tz: Annotated[Text, Field(description="Days, weeks and months are those of this IANA time zone.")] = "UTC"
     run: Annotated[Text | None, Field(description="One run only.")] = None
 
@@ -97,9 +97,9 @@ class SavedQuery(ProvenanceQuery):
 class CostQuery(SavedQuery):
     by: Annotated[
         list[Text],
-        Field(max_length=cost.DIMENSIONS_MAX, description=f"A dimension, repeated: {', '.join(cost.BY)}, tag:NAME."),
+        Field(max_length=cost.DIMENSIONS_MAX, description=f"A dimension, or several: {', '.join(cost.BY)}, tag:NAME."),
     ] = ["team"]
-    tag: Annotated[Text | None, Field(description="Runs with a tag only, as NAME=VALUE.")] = None
+    tag: Annotated[Text | None, Field(description="Only runs with this tag, as NAME=VALUE.")] = None
     view: Annotated[Text, Field(description=f"{' or '.join(cost.VIEWS)}.")] = "amortized"
     close: Annotated[Text | None, Field(description="A single close with its corrections.")] = None
     as_of: Annotated[Text | None, Field(description="The close as known at this UTC time.")] = None
@@ -115,7 +115,7 @@ class CostQuery(SavedQuery):
 
 
 class ForecastQuery(ProvenanceQuery):
-    month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; else the current month.")] = None
+    month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; by default the current one.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         month, now_us = month_at(now_ns) if self.month is None else periods.of_month(self.month), now_ns // 1000
@@ -125,7 +125,7 @@ class ForecastQuery(ProvenanceQuery):
 
 
 class ReportQuery(LedgerQuery):
-    run: Annotated[Text | None, Field(description="The run; else the newest with devices.")] = None
+    run: Annotated[Text | None, Field(description="The run; by default the newest run with devices.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         return run_report.build(served.ledger, self.run, served.price_book).to_json()
@@ -152,13 +152,13 @@ def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
         if not equals or not _LEDGER_NAME.fullmatch(name):
             name, folder = Path(text).resolve().name, text
         if name in ledgers:
-            raise LedgerError(f"two ledgers are called {name!r}: name one of them, as in NAME={folder}")
+            raise LedgerError(f"two ledgers are called {name!r}: give one of them another name, as in NAME={folder}")
         ledgers[name] = ServedLedger(name=name, ledger=Ledger(folder), price_book=price_book)
     return list(ledgers.values())
 
 
 def chosen(ledgers: Iterable[ServedLedger], name: str | None) -> ServedLedger:
-    """Return the ledger called `name`, or the only ledger without a name. Raises RequestError."""
+    """Return the ledger called `name`, or, if `name` is None, the only ledger. Raises RequestError."""
     known = {ledger.name: ledger for ledger in ledgers}
     if name is None and len(known) > 1:
         raise RequestError(f"give the parameter ledger, one of {', '.join(known)}")

@@ -39,7 +39,7 @@ class DeviceHour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """The events of a device-hour known at the close. `late` counts the events recorded after it."""
+    """The events of a device-hour that were known at the close. `late` counts those recorded after the close."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -68,7 +68,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class WriterEvents:
-    """The events of one writer. `holds`: whether the hash chain is intact, None for archived parts."""
+    """The events of one writer. `holds` says whether the hash chain is intact, and is None for archived parts."""
 
     writer: str
     first_seq: int

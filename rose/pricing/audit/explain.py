@@ -102,7 +102,7 @@ class Explanation:
 
 
 def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, provenance: str | None = None) -> Explanation:
-    """Explain a charge at its present price. Raises PricingError unless one device-hour matches, and LedgerError."""
+    """Explain a charge at its present price. Raises LedgerError, or PricingError unless one device-hour matches."""
     hour_ns = question.hour_ns
     price = partial(charges.price, ledger, book)
     to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
@@ -122,7 +122,7 @@ def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, proven
 
 
 def explain_closed(ledger: Ledger, question: ChargeQuestion, close_id: str) -> list[Explanation]:
-    """Explain a charge as it was closed and as it was last restated. Raises errors of `explain` and `of_close`."""
+    """Explain a charge as it was closed and as it was last restated. Raises what `explain` and `of_close` raise."""
     closed = of_close(ledger, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
     device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)
@@ -219,7 +219,7 @@ def _chain(
         verified=verified,
     )
     if evidence.late:
-        notes = [*notes, f"{evidence.late} events of the hour came in later and are not in this figure"]
+        notes = [*notes, f"{evidence.late} events of the hour were recorded later and are not in this figure"]
     return Explanation(
         title=title,
         device_hour=device_hour,

@@ -38,7 +38,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A sum as recorded and as recomputed. `asked` is False if the question is not about it."""
+    """A sum as recorded and as recomputed. `asked` is False if the question is not about this sum."""
 
     what: str
     charged: int
@@ -54,7 +54,7 @@ class Sum:
     def text(self) -> str:
         if self.ok:
             return f"{self.what} = {self.recounted:,} {self.unit}"
-        return f"{self.what} comes to {self.recounted:,} {self.unit}, and {self.charged:,} is charged"
+        return f"{self.what} comes to {self.recounted:,} {self.unit}, but {self.charged:,} is charged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def capacity(
     everybodys: pl.DataFrame | None = None,
     part: Held | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of device time. `question_rows` are some of a device-hour's `rows`."""
+    """Yield the steps of device time. The question is about `question_rows`, some of a device-hour's `rows`."""
     rows, question_rows, everybodys = map(
         _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
     )
@@ -104,7 +104,7 @@ def capacity(
         if part is not None and part.others:
             others = ", ".join(f"{device_id} of run {run_id}" for run_id, device_id, *_ in part.others)
             says = f"the run held the device for {money.format_ns(part.held_ns)} of the hour, some of it together with "
-            says += f"{others}; of that each has an equal part"
+            says += f"{others}; of the shared time, each run has an equal part"
             yield Step("shared", says, (Sum("its part of the time", total(rows, "ns"), part.ns, "ns"),))
         says = "divided among runs, leases and buckets by nanoseconds, the largest remainders rounded up"
         named = {key: f"{charge:,} x {timed.get(key, 0):,} / {ns:,} ns ({_named(key)})" for key in order}
@@ -179,7 +179,7 @@ def energy(
     evidence: Evidence,
     everybodys: pl.DataFrame | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of energy charges. `everybodys` are those of all runs that held the device."""
+    """Yield the steps of energy charges. `everybodys` are the charges of all runs that held the device."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * money.NANO_USD_PER_USD / money.MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")

@@ -1,1 +1,1 @@
-"""The cost of a borrow, beside the cost of its alternatives."""
+"""The cost of borrowing, beside the cost of its alternatives."""

@@ -28,7 +28,7 @@ _DEDICATED = ("rollout", "train")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A borrow and its alternatives, dedicated devices first. Without useful borrowed tokens there are none."""
+    """Borrowing and its alternatives, dedicated devices first. Without useful borrowed tokens, none exists."""
 
     borrowed: RolloutOutput
     dedicated: RolloutOutput
@@ -40,7 +40,7 @@ class Comparison:
 
 
 def compare(run: PricedRun, *, market: bool = True) -> Comparison:
-    """Return a run's borrow with its alternatives. `market` includes the offers. Raises PriceBookError."""
+    """Return a run's borrowing with its alternatives. `market` includes the offers. Raises PriceBookError."""
     allocation, m = run.allocation, run.borrow
     whole = run.charged if run.charged.fleet is None else replace(run.charged, frame=run.charged.fleet, fleet=None)
     by_class, of_fleet = rollout_outputs(run.charged), rollout_outputs(whole)
@@ -161,8 +161,8 @@ def _dedicated_by_book(
     for (device_class, segment), ns in borrowed_ns.items():
         price = stretches.book.device_at(device_class, "rollout", stretches.spans[segment][0])
         usd += Fraction(price.usd_per_hour) * ns / NS_PER_HOUR
-    explained = "no dedicated device made any: the borrowed time at the book's price of a rollout device, as if it "
-    return Alternative(DEDICATED, usd * room, "assumed", f"{explained}were as fast and wasted as much")
+    explained = "no dedicated device made any: borrowed time at the book's price of a rollout device, assumed to "
+    return Alternative(DEDICATED, usd * room, "assumed", f"{explained}be as fast and waste as much")
 
 
 def _market(

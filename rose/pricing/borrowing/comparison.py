@@ -1,4 +1,4 @@
-"""A borrow compared with its alternatives, as tables and sentences."""
+"""Borrowing compared with its alternatives, as tables and sentences."""
 
 from fractions import Fraction
 
@@ -18,7 +18,7 @@ WOULD, WOULD_NOT = "if the fleet would have been there anyway", "if it would not
 CAPACITY, CASH = "capacity avoided", "saved against buying"
 ADDED, ADDED_THERE, LET_GO = "added by borrowing", "would have cost to buy", "devices let go"
 NEEDED, IDLE = "dedicated device time needed", "idle time of dedicated devices"
-_NOT_BOTH = "not enough data: need useful tokens on both borrowed and dedicated devices, and a borrow that cost money"
+_NOT_BOTH = "not enough data: need useful tokens on both borrowed and dedicated devices, and borrowing that cost money"
 _MILLION = 10**6
 
 
@@ -179,7 +179,7 @@ def _left_out(m: Marginal) -> str:
 
 
 def _judged(cash: Saving, m: Marginal) -> str:
-    """Return the verdict as text. It names a side only if the whole interval, or both ends, are on that side."""
+    """Return the verdict as text. It names a side only if the whole interval, or both savings, are on that side."""
     if m.unstated_usd:
         if cash.usd - m.unstated_usd > 0:
             return "borrowing came out cheaper whether or not the fleet would exist anyway"
@@ -217,7 +217,7 @@ def condition(m: Marginal) -> str:
         return f"{WOULD}: the price book does not say"
     if m.idle_anyway == 1:
         return "as the price book states that the fleet would exist anyway"
-    return f"as the price book gives the fleet {float(m.idle_anyway):.0%} to exist anyway"
+    return f"as the price book gives a chance of {float(m.idle_anyway):.0%} that the fleet would exist anyway"
 
 
 def purchase(bought: Bought) -> str:

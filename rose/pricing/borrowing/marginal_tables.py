@@ -1,4 +1,4 @@
-"""Tables of a borrow's marginal cost."""
+"""Tables of the marginal cost of borrowing."""
 
 from fractions import Fraction
 
@@ -98,8 +98,8 @@ def _gate(m: Marginal) -> str:
         chance = "would NOT" if not m.idle_anyway else f"would with a probability of {float(m.idle_anyway):.0%}"
         return (
             f"The price book states, for at least part of the time, that the fleet {chance} have existed without the "
-            "leases: what was borrowed then is charged its amortized price on top of m, times the probability that it "
-            "would not."
+            "leases: time borrowed then is charged its amortized price on top of m, times the probability that the "
+            "fleet would not."
         )
     stated = "The price book states that the fleet would have existed without the leases."
     if m.kept:

@@ -106,8 +106,8 @@ class Accrual:
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Return the provision of each UTC day that has lent time. A day uses the rates known when it began, or includes
-    its own data if they are too few. Later days never change an accrual."""
+    """Return the provision of each UTC day that has lent time. A day uses the rates known when it began, and
+    its own data too if earlier data are too few. Later days never change an accrual."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
@@ -156,7 +156,7 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
     for day in days:
         if accrued.get(day, Fraction(0)) is None or (closing is None and day not in accrued_nano):
             if closing is not None:
-                raise ValueError(f"{day} has no accrual, and a day before it has")
+                raise ValueError(f"{day} has no accrual, but an earlier day has one")
             balances.append(Balance(day, None, None, realised_nano[day], None, None))
             continue
         opening, new = closing or 0, accrued_nano.get(day, 0)
@@ -186,14 +186,14 @@ def provision(run: PricedRun) -> Section:
         "rates": report_table(
             run.stamp,
             "Bursts, by fifth of serving load",
-            "load | windows | bursts | bursts an hour | extra misses of a burst | misses a lent device-hour | "
-            "provision a lent device-hour | pooled",
+            "load | windows | bursts | bursts an hour | extra misses of a burst | misses per lent device-hour | "
+            "provision per lent device-hour | pooled",
             (_rate(make, load_bin, rate, penalty) for load_bin, rate in rates(risk, bursts).items()),
             view=MARGINAL,
             text=("pooled",),
             notes=(
                 f"A burst is a rise into the top fifth, between windows of {HORIZON_NS // NS_PER_S} s. Pooled: "
-                "figures of all fifths, since its own are too few.",
+                "figures of all fifths, since this fifth has too few of its own.",
             ),
         ),
         "totals": report_table(
@@ -223,7 +223,7 @@ def provision(run: PricedRun) -> Section:
             view=MARGINAL,
             text=("rates of",),
             notes=(
-                "Opening + accrued - realised - released = closing. A day's provision is held to the end of the next.",
+                "Opening + accrued - realised - released = closing. A day's provision is held until the next day ends.",
             ),
         ),
     }

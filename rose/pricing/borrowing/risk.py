@@ -1,4 +1,4 @@
-"""The report on the borrow of one run: whether it harms serving, and whether it saves money against buying. The saving
+"""The report on the borrowing of one run: does it harm serving, and does it save money against buying? The saving
 is linear in its inputs, so each input is moved alone to both ends of its range."""
 
 from collections.abc import Callable, Mapping
@@ -61,7 +61,7 @@ def risk(run: PricedRun) -> Section:
         ),
         view=MARGINAL,
         notes=notes(
-            "Against dedicated devices, each moved alone. Ranges: 95% intervals, and those of the price book.",
+            "Against dedicated devices, each moved alone. Ranges: 95% intervals, and the price book's ranges.",
             f"As it is {WOULD}." if m.unstated_usd else "",
             f"Unknown and left out: {', '.join(unknown)}." if unknown else "",
             f"Assumed, without a range: {', '.join(assumed)}." if assumed else "",

@@ -1,4 +1,4 @@
-"""How much a borrow saved against each alternative, as docs/pricing.md defines it. Intervals are a bootstrap over
+"""How much borrowing saved against each alternative, as docs/pricing.md defines it. Intervals are a bootstrap over
 groups, with m, token prices and an offer's range drawn from their own intervals."""
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def saved(
                 spent = worked * charged.value + charged.draws(seed=3) - charged.value
                 bill = there + float(borrow.let_go_usd) - spent
         if way.name == LOADED:
-            less = Saving(usd=way.usd - borrowed_loaded_usd, no_interval="a fully loaded borrow is not sampled")
+            less = Saving(usd=way.usd - borrowed_loaded_usd, no_interval="fully loaded borrowing is not sampled")
         elif way.name != NOTHING:
             apart = None if elsewhere is None or here is None else elsewhere - here
             less = saving(way.usd - borrowed_usd, apart, unknown)

@@ -144,10 +144,10 @@ def spikes(run: PricedRun) -> Section:
         parts["coupled"] = report_table(
             make.stamp,
             "If serving load and rollout demand rose together",
-            "r | fits | wasted | per million tokens | per M answer tokens (C3) | dearest 1%, an hour",
+            "r | windows that fit | wasted | per million tokens | per M answer tokens (C3) | dearest 1%, an hour",
             (_row(make, run, point) for point in points),
             view=MARGINAL,
-            notes=("Simulated: the run's windows paired anew. Where no penalty is set, late requests cost nothing.",),
+            notes=("Simulated: the run's windows in new pairs. If no penalty is set, late requests cost nothing.",),
         )
     parts["windows"] = values("What the simulation rests on", figures, make.stamp, "counts and prices")
     return Section(parts)

@@ -73,11 +73,11 @@ class Charges:
     """The charges of [from_ns, to_ns), UTC, of one provenance, at the prices of one price book.
 
     `frame` has the columns of COLUMNS. Its rows are in a fixed order.
-    - `hour` is naive UTC. `run_id` is charged. `fleet_run_id` owns the device and the lease.
+    - `hour` is naive UTC. `run_id` is the run that is charged, `fleet_run_id` the one that owns device and lease.
     - `hardware_id` identifies the device across runs. If it was not recorded, it is `<run>/<device>`.
     - `kind` is `capacity` (device time), `transfer` (weight syncs) or `energy` (metered, not in the device price).
     - `bucket` is one of the seven buckets, `unaccounted`, `transfer` or `energy`.
-    - `team` pays: the run's tag, or the price book's device tag. Headroom is charged to the device's team.
+    - `team` is the payer: the run's tag, or the price book's device tag. Headroom is charged to the device's team.
     - `policy_version`, `task`, `fate` and `cause` divide rollout time by tokens. Idle time has a `cause`, transfer a
       `route`.
     - `cost_nano` is in amortized nano-dollars. `tokens` are generated tokens.
@@ -157,7 +157,7 @@ def _price(
     except (duckdb.OutOfRangeException, duckdb.ConversionException) as error:
         raise PricingError(
             f"an amount is too large or too precise to be kept exactly ({error}): give tariff, PUE and rates fewer "
-            "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
+            "decimals, and give each device that draws more than 2.5 kW its own power meter"
         ) from error
     whole = _frame(connection)
     _refuse_too_large(whole)
@@ -211,8 +211,8 @@ def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the charges with `work`, one of WORK, and `loaded_nano`, the fully loaded cost.
 
     For each device and day, `loaded_nano` has the same sum as `cost_nano`. Sync, activation and transfer count as
-    rollout, and headroom as serving. Idle time and energy are divided among the work by cost, or else count as the
-    pool's purpose."""
+    rollout, and headroom as serving. Idle time and energy are divided among the work by cost; without work,
+    they count as the pool's purpose."""
     with database.empty() as connection:
         connection.register("charge", frame)
         loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
@@ -300,7 +300,7 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raise PricingError for hardware of two classes at once: the cheaper one would lower others' cost."""
+    """Raise PricingError for hardware of two classes at once: the cheaper class would lower the cost of others."""
     overlaps = records(connection.execute(sql.read("charges/26_classes.sql")))
     if overlaps:
         raise PricingError(
@@ -402,6 +402,6 @@ def refuse_archived_since(ledger: Ledger, from_ns: int | None) -> None:
     newest_us = ledger.archived_until_us
     if newest_us is not None and (from_ns is None or from_ns <= newest_us * 1000):
         raise PricingError(
-            f"events up to {utc(newest_us * 1000)} were archived, so a period that begins before can only be priced "
+            f"events up to {utc(newest_us * 1000)} were archived, so a period that begins earlier can only be priced "
             "in part: begin it later, or bring them back with `rose ledger restore --from ...`"
         )

@@ -1,6 +1,7 @@
 """Hourly sums of a ledger, and how far each writer's events are included.
 
-From KEPT_EVENTS events on, they are in the file `<ledger>/pricing.duckdb`, which you may remove; before, in memory."""
+A ledger of at least KEPT_EVENTS events keeps them in the file `<ledger>/pricing.duckdb`, which you may remove. A
+smaller ledger's sums are kept in memory."""
 
 import hashlib
 import os
@@ -131,7 +132,7 @@ def _in_memory(ledger: Ledger, small: bool) -> Iterator[tuple[duckdb.DuckDBPyCon
 
 
 def _content(ledger: Ledger) -> bytes:
-    """Return a digest of every file that the sums depend on, or nothing if a file moved meanwhile."""
+    """Return a digest of every file that the sums depend on, or no bytes if a file moved meanwhile."""
     digest = hashlib.sha256()
     listed = (path for name in _SUMMED for path in (ledger.folder / name, *(ledger.folder / name).rglob("*")))
     try:
@@ -194,7 +195,7 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
-    """Add new events to the sums, in the open transaction unless `first`.
+    """Add new events to the sums, in the open transaction unless `first` is set.
 
     Return False if sums must be undone: for a repeated event_id, disputed time, or a changed pool or class."""
     # Many small files are read once, large files column by column.

@@ -63,8 +63,8 @@ def close(
         open_runs = [run["run_id"] for run in runs if run["run_id"] in charged or run["started_ns"] >= period.from_ns]
         if open_runs and not with_open_runs:
             raise PricingError(
-                f"in the period {period.label} a run has not ended: {', '.join(open_runs)}. Close when it has, or "
-                "give --with-open-runs; later events of the period then need a correction"
+                f"in the period {period.label} a run has not ended: {', '.join(open_runs)}. Close when it has ended, "
+                "or give --with-open-runs; later events of the period then need a correction"
             )
         posting, contents = make_posting(
             close_id=_new_id(ledger, period, priced.provenance),

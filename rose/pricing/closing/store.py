@@ -125,7 +125,7 @@ def postings(ledger: Ledger) -> dict[str, list[Posting]]:
             if len(posted) != posting.number:
                 raise PricingError(
                     f"close {posting.close_id}: the ledger's events have posting {posting.number} where "
-                    f"{len(posted)} comes next; `rose ledger verify` says what is damaged"
+                    f"{len(posted)} must come next; `rose ledger verify` says what is damaged"
                 )
             posted.append(posting)
     return by_close
@@ -162,11 +162,11 @@ def file(ledger: Ledger, posting: Posting, name: str) -> Path:
             sha256 = hashlib.file_digest(stored, "sha256").hexdigest()
     except OSError as error:
         raise PricingError(
-            f"{path}, which {posting.close_id} was frozen in, cannot be read ({error.strerror}); restore the original"
+            f"{path}, a frozen file of {posting.close_id}, cannot be read ({error.strerror}); restore the original"
         ) from None
     # The book of a correction may lie in the file of an earlier posting.
     if sha256 != (posting.book.sha256 if name == posting.book.file else posting.files[name]):
-        raise PricingError(f"{path} was changed after it was frozen; restore the original, `rose books verify` checks")
+        raise PricingError(f"{path} was changed after it was frozen; restore the original and run `rose books verify`")
     return path
 
 

@@ -16,7 +16,7 @@ def alerts_command(
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List active alerts, and send nothing.")] = False,
     test: Annotated[
-        str | None, typer.Option("--test", metavar="DESTINATION", help="Send this destination a test message only.")
+        str | None, typer.Option("--test", metavar="DESTINATION", help="Only send a test message to this destination.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

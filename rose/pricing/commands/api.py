@@ -40,7 +40,7 @@ def api_command(
         served = named(ledgers, price_book)
         with app.serve(served, host, port, token=token) as url:
             if not is_loopback(host):
-                echo("The token and all figures travel in clear: put a proxy with TLS before this.", err=True)
+                echo("The token and all figures travel in clear: put a proxy with TLS in front.", err=True)
             names = ", ".join(ledger.name for ledger in served)
             echo(f"{names} at {url} (Ctrl-C ends it)")
             ended.wait()

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
 
-CloseArgument = Annotated[str, typer.Argument(help="Name of a close; `rose books show` has them.", metavar="CLOSE")]
+CloseArgument = Annotated[str, typer.Argument(help="Name of a close; `rose books show` lists all.", metavar="CLOSE")]
 ReceiptOption = Annotated[
     Path | None,
-    typer.Option("--receipt", help="Write a signed receipt there, to be kept out of reach of the ledger's owner."),
+    typer.Option("--receipt", help="Write a signed receipt to this file; keep it out of the ledger owner's reach."),
 ]
 
 
@@ -39,7 +39,7 @@ def close(
     receipt: ReceiptOption = None,
     *,
     with_open_runs: Annotated[
-        bool, typer.Option("--with-open-runs", help="Close although a run of the period has not ended.")
+        bool, typer.Option("--with-open-runs", help="Close even if a run of the period has not ended.")
     ] = False,
     allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
@@ -154,7 +154,7 @@ def verify(
 
 @books_app.command("budget")
 def budget(
-    team: Annotated[str | None, typer.Argument(help="Team to set a budget for; without it, budgets are shown.")] = None,
+    team: Annotated[str | None, typer.Argument(help="Team to set a budget for; by default, show budgets.")] = None,
     usd: Annotated[str | None, typer.Argument(help="Dollars of amortized cost, such as 12000 or 12000.50.")] = None,
     month: common.MonthOption = None,
     ledger: LedgerOption = None,
@@ -203,8 +203,8 @@ def explain_command(
     lease: Annotated[str | None, typer.Option("--lease", help="Lease that was in force.")] = None,
     team: Annotated[str | None, typer.Option("--team", help="Team that pays.")] = None,
     task: Annotated[str | None, typer.Option("--task", help="Task of rollout time.")] = None,
-    fate: Annotated[str | None, typer.Option("--fate", help="Fate of its tokens.")] = None,
-    policy_version: Annotated[int | None, typer.Option("--policy-version", help="Version that made them.")] = None,
+    fate: Annotated[str | None, typer.Option("--fate", help="Fate of rollout tokens.")] = None,
+    policy_version: Annotated[int | None, typer.Option("--policy-version", help="Policy version of tokens.")] = None,
     close_id: Annotated[str | None, typer.Option("--close", help="Explain the booked figure of this close.")] = None,
     price_book: common.BookOption = None,
     provenance: common.ProvenanceOption = None,

@@ -24,8 +24,8 @@ BookOption = Annotated[
     typer.Option(
         "--price-book",
         "-b",
-        help="A price book TOML file, or `example` for made-up prices; else the adopted one, the run's own, or "
-        "ROSE_PRICE_BOOK's.",
+        help="A price book TOML file, or `example` for made-up prices; by default the adopted book, the "
+        "run's, or ROSE_PRICE_BOOK's.",
     ),
 ]
 RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; by default the newest with devices.")]
@@ -35,14 +35,14 @@ PeriodOption = Annotated[
         "--period",
         "-p",
         help="7d (the last 7 whole days), today, last-week, this-month, last-month, 2026-10, 2026-Q4, 2026-W45, "
-        "2026-10-03, 2026-10-03T05, or FROM..TO of two of these, both in it. Else this-month.",
+        "2026-10-03, 2026-10-03T05, or FROM..TO of two of these, both included. By default this-month.",
     ),
 ]
 TzOption = Annotated[
-    str | None, typer.Option("--tz", help="Days and months of this time zone, such as Europe/Berlin; else UTC.")
+    str | None, typer.Option("--tz", help="Days and months of this time zone, such as Europe/Berlin; by default UTC.")
 ]
 ProvenanceOption = Annotated[
-    str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
+    str | None, typer.Option("--provenance", help="live, replay or simulated; needed if the period has several.")
 ]
 UnverifiedOption = Annotated[
     bool, typer.Option("--allow-unverified", help="Price an unverified ledger and mark every figure.")

@@ -21,7 +21,7 @@ ArchiveToOption = Annotated[
 ArchiveAfterOption = Annotated[
     str | None, typer.Option("--archive-after", help="Archive events older than this, such as 90d.")
 ]
-DeleteOption = Annotated[bool, typer.Option("--delete", help="Have archived events leave the ledger.")]
+DeleteOption = Annotated[bool, typer.Option("--delete", help="Remove archived events from the ledger.")]
 AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send the alerts of this file.")]
 
 _ALERTS_EVERY_S = 300.0

@@ -24,7 +24,7 @@ def price_command(
     who: WhoOption = None,
     *,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Price the ledger by FILE from now on; the ledger keeps its text.")
+        bool, typer.Option("--adopt", help="Price the ledger by FILE from now on; the ledger keeps a copy of FILE.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

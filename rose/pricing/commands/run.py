@@ -50,8 +50,8 @@ def borrow_command(
         Literal["risk", "price", "provision", "compare", "spikes"] | None,
         typer.Option(
             "--only",
-            help="One question: does it harm or save (risk), what it added to the bill (price), what later bursts may "
-            "cost (provision), the same tokens elsewhere (compare), load and demand together (spikes, simulated).",
+            help="One question: does borrowing harm or save (risk), what it added to the bill (price), cost of "
+            "later bursts (provision), same tokens elsewhere (compare), load and demand together (spikes, simulated).",
         ),
     ] = None,
     price_book: BookOption = None,
@@ -60,8 +60,8 @@ def borrow_command(
         Path | None,
         typer.Option(
             "--decisions",
-            help="First record a CSV of device_id,device_class,decision,from,to,decided_by,reason: serving devices "
-            "kept to be lent, dedicated ones let go for borrowing.",
+            help="Before the report, record decisions from a CSV (device_id,device_class,decision,from,to,decided_by,"
+            "reason): which serving devices were kept to be lent, which dedicated devices were let go.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -98,8 +98,8 @@ def correct_command(
         Literal["cost", "frontier", "verifiers"] | None,
         typer.Option(
             "--only",
-            help="One question: what it cost and which lever moves it (cost), what to spend on next (frontier), which "
-            "verifier makes it cheapest (verifiers).",
+            help="One question: what a correct answer cost and which lever changes this (cost), what to spend on next "
+            "(frontier), which verifier makes it cheapest (verifiers).",
         ),
     ] = None,
     by: Annotated[
@@ -110,8 +110,8 @@ def correct_command(
         Path | None,
         typer.Option(
             "--probes",
-            help="CSV or Parquet: probe, verifier, probability, correct, accepted. "
-            "Else the run's verdicts whose truth is known.",
+            help="CSV or Parquet with columns probe, verifier, probability, correct, accepted. "
+            "By default, the run's verdicts of known truth.",
         ),
     ] = None,
     price_book: BookOption = None,

@@ -30,12 +30,12 @@ def cost_command(
         typer.Option(
             "--by",
             help="team, run, device-class, pool, device, hardware, bucket, task, version, lease, fate, cause, route, "
-            "tag:NAME, day, week, month, quarter or year; give it again for more, six at most. Else team.",
+            "tag:NAME, day, week, month, quarter or year; give it again for more, six at most. By default team.",
         ),
     ] = None,
     team: TeamOption = None,
     run: OneRunOption = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="Runs with a tag only, as NAME=VALUE.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Only runs with this tag, as NAME=VALUE.")] = None,
     view: Annotated[
         str, typer.Option("--view", help="amortized, or fully-loaded: idle time is charged to work.")
     ] = "amortized",
@@ -48,7 +48,7 @@ def cost_command(
         str | None, typer.Option("--as-of", help="The close as known at this UTC time, such as 2026-12-05T10:00Z.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write a .csv, or a .html page to send or print.")
+        Path | None, typer.Option("--out", "-o", help="Write a .csv file, or a .html page to send or print.")
     ] = None,
     *,
     allow_unverified: common.UnverifiedOption = False,
@@ -200,7 +200,7 @@ def reconcile_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a vendor's bill with the ledger, by device and day. The exit code is 1 beyond the tolerance."""
+    """Compare a vendor's bill with the ledger, by device and day. The exit code is 1 above the tolerance."""
     with common.clear_errors():
         from rose.pricing import console, reconcile
 

@@ -37,9 +37,7 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
             raise PricingError(f"the charges cannot be made into FOCUS rows: {str(error).splitlines()[0]}") from error
         report = focus_check.check(stored, charges_nano(bill))
         if report.faults:
-            raise PricingError(
-                "the rows that were made break FOCUS's rules, so nothing was exported:\n" + report.text(path.name)
-            )
+            raise PricingError("the rows break FOCUS's rules, so nothing was exported:\n" + report.text(path.name))
         if path.suffix == ".csv":
             text = pl.col(pl.String).str.replace(FORMULA.pattern, "'$0")  # No cell is a formula of a spreadsheet.
             pl.scan_parquet(stored).with_columns(text).sink_csv(temporary)
@@ -93,7 +91,7 @@ def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
 
 
 def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
-    """Divide `marginal_nano` among rows by borrowed time. It is null for other rows, and without a total."""
+    """Divide `marginal_nano` among rows by borrowed time. The result is null for other rows, and without a total."""
     borrowed = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout")
     name = "marginal_nano"
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():

@@ -42,7 +42,7 @@ def check(path: Path, suffixes: Collection[str] = ()) -> None:
 
 
 def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
-    """Write a file with `make`, then name it. `make` returns rows and totals in nano-dollars. Raises PricingError."""
+    """Write a file with `make`, then rename it. `make` returns rows and totals in nano-dollars. Raises PricingError."""
     check(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:

@@ -1,1 +1,1 @@
-"""The marginal cost of a borrow. Each of its terms is computed separately."""
+"""The marginal cost of borrowing. Each of its terms is computed separately."""

@@ -1,5 +1,5 @@
 """What lending costs serving, compared with time in which leases were withheld at random (docs/pricing.md). Lent time
-has every other drawn window, leased or not: a lease that ends early is an effect of lending too."""
+is every other drawn window, leased or not: a lease that ends early is an effect of lending too."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from rose.pricing.stats.holdout import Stratum
 from rose.pricing.stats.uncertainty import Estimate, total
 
 _MILLION = 10**6
-_NEVER = "confounded: leases were never withheld at random, so what lending does cannot be told from what load does"
+_NEVER = "confounded: leases were never withheld at random, so effects of lending and of load cannot be separated"
 _INTERFERENCE = "interference_usd_per_device_hour"
 
 
@@ -72,13 +72,13 @@ def _not_random(drawn: Row) -> str | None:
     elif lent := drawn["lent_windows"]:
         why = f"a lease was in force in {lent:,} of {withheld} windows in which leases were to be withheld"
     elif shared := drawn["shared_devices"]:
-        met = "which of them a request met was not drawn"
+        met = "which of these a request met was not drawn at random"
         why = f"other runs borrowed {shared:,} of the run's devices in its time there, and {met}"
     return why and f"confounded: {why}"
 
 
 def realised(harm: Harm, stretches: Stretches) -> Term:
-    """Return the dollars of missed budgets and latency beyond withheld windows, negative if lending helped."""
+    """Return the dollars of missed budgets and latency beyond those of withheld windows, negative if lending helped."""
     compared, lending = harm.strata["cost"], stretches.lending
     # The curve never exceeds the penalty.
     bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
@@ -98,7 +98,7 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
-    """Return the compared requests of lent time, the late ones, and how many lending made late."""
+    """Return how many requests of lent time were compared, how many were late, and how many lending made late."""
     if (compared := harm.strata.get("misses")) is None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
@@ -131,7 +131,7 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
         lent += row["known_prompt_tokens"]
         weighed += row["known_prompt_tokens"] * price
     rates = in_turn(f"${entry.input_usd_per_million:f}" for entry in prices)
-    explained = f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in "
+    explained = f"{float(tokens):+,.0f} prompt tokens fell out of serving's prefix cache, compared with windows in "
     explained += f"which leases were withheld at random, {rates} per million"
     explained += holdout.would_tell(holdout.more_windows(compared, 1.0))
     return Term(usd, "measured", explained, _dollars(compared, 1.0, -weighed / lent, prices))
@@ -183,7 +183,7 @@ def _by_slices(lent: Iterable[Row], stretches: Stretches, why: str) -> Term:
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:
-    """Yield each row of lent time with `y` beyond the rate y / x of withheld windows in its stratum."""
+    """Yield each row of lent time, and its `y` beyond the rate y / x of the withheld windows of its stratum."""
     keys = holdout.key_of([row for row in harm.clusters if row["measure"] == measure_name])
     of_strata = [(keys[row["device_id"]], row) for row in harm.sums if row["device_id"] in keys]
     sum_x, sum_y = Counter[str](), Counter[str]()

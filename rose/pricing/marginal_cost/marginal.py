@@ -1,4 +1,4 @@
-"""The marginal cost m of a borrow, as docs/pricing.md defines it. Each term is exact, at the prices of each stretch.
+"""The marginal cost m of borrowing, as docs/pricing.md defines it. Each term is exact, at the prices of each stretch.
 
 m is no part of the bill. An unstated probability of a fleet without leases (`idle_anyway`) counts as 1."""
 
@@ -94,7 +94,7 @@ class Marginal:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Return `usd` with its 95% interval, terms as independent, or None where `no_interval` says why."""
+        """Return `usd` with its 95% interval (terms count as independent), or None if `no_interval` gives a reason."""
         if self.no_interval:
             return None
         ranged = [Estimate.between(term.usd, term.interval) for term in self.terms.values()]

@@ -43,7 +43,7 @@ def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
     extra = sum((beyond for _, beyond in compared), Fraction(0))
     prices = in_turn(f"${float(penalty):g}" for penalty in penalties(stretches))
     usd, missing = sum(confounded_by_day(bins, stretches).values(), Fraction(0)), left_out and not counted
-    explained = f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {prices} each; "
+    explained = f"{why}; {float(extra):+.1f} missed budgets beyond unlent time of the same load, {prices} each; "
     explained += f"{counted:,} lent requests compared, {left_out:,} had nothing to compare with"
     return Term(usd, "measured", explained, None, why, _NOTHING_TO_COMPARE if missing else None)
 
@@ -57,7 +57,7 @@ def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, F
 
 
 def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
-    """Return each row of lent requests with its misses beyond those of as many unlent requests of its load bin."""
+    """Return rows of lent requests, each with the misses beyond those of as many unlent requests of its load."""
     requests, misses = Counter[int](), Counter[int]()
     for row in bins:
         if not row["lent"] and row["load_bin"] is not None:

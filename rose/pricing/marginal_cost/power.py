@@ -1,4 +1,4 @@
-"""The electricity that lending costs, against time in which leases were withheld at random, or assumed from a curve.
+"""The electricity that lending costs, by comparison with leases withheld at random, or assumed by a curve.
 
 [D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, where E is metered in the time T."""
 
@@ -60,7 +60,7 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """Return the term, absent if readings do not compare and the book has no curve. Raises PriceBookError."""
+    """Return the term, absent if readings cannot be compared and the book has no curve. Raises PriceBookError."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)
@@ -109,7 +109,7 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
         how.append(f"{device_class}: {figure.load_w - figure.idle_w} W from idle to full load, assumed")
         how += [] if meter is None else [_explained(meter)]
         if unknown_ns := sum(row["unexplained_ns"] for row in lent if row["device_class"] == device_class):
-            how.append(f"whose engine started for {unknown_ns / NS_PER_S:,.1f} s of it is unknown")
+            how.append(f"it is unknown whose engine started for {unknown_ns / NS_PER_S:,.1f} s of it")
     drawn, ends = "; ".join(how) or "nothing was lent", total(estimates)
     explained = f"{drawn}; " + in_turn(f"PUE {price.pue}, ${price.usd_per_kwh}/kWh" for price in tariffs)
     interval = None if no_interval or ends is None or ends.low == ends.high else ends

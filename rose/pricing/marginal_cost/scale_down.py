@@ -1,5 +1,5 @@
-"""Decisions about the fleet's size because of lending, from a CSV file to the ledger. A serving device was *kept* that
-its owner would have got back; a dedicated device was *let go*."""
+"""Decisions about the fleet's size because of lending, from a CSV file to the ledger. *Kept*: a serving device that its
+owner would have got back without lending. *Let go*: a dedicated device that was given up."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def _decision(where: str, line: Mapping[str | None, str | None]) -> ScaleDown:
     if None in line or not all(values[name] for name in COLUMNS[:-1]):
         raise PricingError(f"{where} must have a value in each of {', '.join(COLUMNS[:-1])}, and no more")
     if values["decision"] not in ("kept", "let_go"):
-        raise PricingError(f"{where}: decision must be kept or let_go, got {values['decision']!r}")
+        raise PricingError(f"{where}: `decision` must be kept or let_go, got {values['decision']!r}")
     from_ns, to_ns = (_utc_ns(where, name, values[name]) for name in ("from", "to"))
     if to_ns <= from_ns:
-        raise PricingError(f"{where}: to {values['to']} must be after from {values['from']}")
+        raise PricingError(f"{where}: `to` {values['to']} must be after `from` {values['from']}")
     return ScaleDown(
         device_id=values["device_id"],
         t0_ns=from_ns,
@@ -78,9 +78,9 @@ def _utc_ns(where: str, name: str, value: str) -> int:
     try:
         at = datetime.fromisoformat(value)
     except ValueError:
-        raise PricingError(f"{where}: {name} must be a time such as 2026-06-01T00:00:00Z, got {value!r}") from None
+        raise PricingError(f"{where}: `{name}` must be a time such as 2026-06-01T00:00:00Z, got {value!r}") from None
     if at.tzinfo is None:
-        raise PricingError(f"{where}: {name} {value!r} has no time zone; write {value}Z for UTC")
+        raise PricingError(f"{where}: `{name}` {value!r} has no time zone; write {value}Z for UTC")
     return (at - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
@@ -106,14 +106,14 @@ def record(ledger: Ledger, run_id: str, provenance: Provenance, decided: Iterabl
 def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span], run_id: str) -> None:
     if classes is not None and one.device_class not in classes:
         raise PricingError(
-            f"device_class {one.device_class!r} is not what device {one.device_id!r} is in the ledger: write "
+            f"device {one.device_id!r} has another device_class in the ledger than {one.device_class!r}: write "
             f"{' or '.join(classes)}, by whose price its time counts"
         )
     for span in before:
         if span.device_id == one.device_id and one.t0_ns < span.to_ns and span.from_ns < one.t1_ns:
             raise PricingError(
-                f"run {run_id!r} has a decision of device {one.device_id!r} from {utc(span.from_ns)} to "
-                f"{utc(span.to_ns)}, which overlaps {utc(one.t0_ns)} to {utc(one.t1_ns)}; record only time outside it"
+                f"run {run_id!r} has a decision on device {one.device_id!r} from {utc(span.from_ns)} to "
+                f"{utc(span.to_ns)}, which overlaps {utc(one.t0_ns)} to {utc(one.t1_ns)}; record only the rest"
             )
 
 
@@ -137,8 +137,8 @@ def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
 
 
 def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
-    """Return the dollars not paid in the run's period for devices let go, from rows of `scale_downs`. Time in the fleet
-    does not count, nor a part below a unit of purchase. Raises PriceBookError."""
+    """Return the dollars not paid in the run's period for devices let go, from rows of `scale_downs`. Neither time in
+    the fleet nor a part below a unit of purchase counts. Raises PriceBookError."""
     period_ns = allocation.period_ns
     tenures: dict[str, list[tuple[int, int]]] = {}
     for device in allocation.devices:
@@ -204,7 +204,7 @@ def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span,
 
 
 def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretches) -> list[Row]:
-    """Return the borrowed time billed to the run, `ns`, with its class and stretch."""
+    """Return rows of the borrowed time that is billed to the run: `ns`, device class and stretch."""
     times = [
         (row["device_class"], segment, times["rollout_ns"])
         for row in lent
@@ -225,7 +225,7 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of avoidable time: `borrowed` of `billed`, and `kept` within `pieces`."""
+    """Return the amortized price of avoidable time: `borrowed`, from `billed`, and `kept` within `pieces`."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
     return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))

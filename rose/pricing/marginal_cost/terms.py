@@ -43,7 +43,7 @@ def absent(why: str) -> Term:
 def by_rate(
     stretches: Stretches, field: str, amounts: Iterable[tuple[int, Fraction]], says: Callable[[Fraction, str], str]
 ) -> Term:
-    """Return a term for `amounts`, pairs (stretch, amount), at a rate of [lending]; absent without a rate."""
+    """Return a term for `amounts`, pairs (stretch, amount), at the rate `field` of [lending]; absent if not set."""
     rates = [getattr(entry, field) for entry in stretches.lending]
     if None in rates:
         return absent(f"the price book sets no {field}")
@@ -113,7 +113,7 @@ class Stretches:
         return sum(change <= at_ns for change in self.changes_ns)
 
     def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        """Yield the times `names` of a row by stretch. A slice in several is divided in proportion."""
+        """Yield the times `names` of a row by stretch. A slice across several is divided in proportion."""
         if row["t0_ns"] is None:
             yield row["segment"], {name: Fraction(row[name]) for name in names}
             return

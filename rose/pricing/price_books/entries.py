@@ -109,9 +109,9 @@ class Entry(BaseModel):
     @model_validator(mode="after")
     def _range_has_two_ends(self) -> Self:
         if (self.low_share is None) != (self.high_share is None):
-            raise ValueError("has one of low_share and high_share: a range needs both, such as 0.7 and 1.3")
+            raise ValueError("has only one of low_share and high_share: a range needs both, such as 0.7 and 1.3")
         if self.has_range and not self.may_be_a_guess:
-            raise ValueError("has low_share and high_share, and its price is taken as known: leave them out")
+            raise ValueError("has low_share and high_share, but its price is taken as known: leave them out")
         return self
 
     @property
@@ -129,7 +129,7 @@ class Entry(BaseModel):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return what the entry prices. Two entries with the same key must not overlap in time."""
+        """Return a key of what the entry gives a price for. Two entries with the same key must not overlap in time."""
         named = (getattr(self, field) for field in self.key_fields)
         return tuple(value for value in named if value is not None)
 
@@ -147,7 +147,7 @@ class Dated(Entry):
     def _forwards(cls, valid_to: date | None, info: ValidationInfo) -> date | None:
         valid_from = info.data.get("valid_from")
         if valid_from is not None and valid_to is not None and valid_to <= valid_from:
-            raise ValueError(f"must be after valid_from {valid_from}: it is the first day without the price")
+            raise ValueError(f"must be after valid_from {valid_from}: valid_to is the first day without the price")
         return valid_to
 
 
@@ -214,7 +214,7 @@ class TransferPrice(Dated):
 
 
 class Lending(Dated):
-    """Costs of lending beside energy and transfer, and the probability that the fleet would exist anyway."""
+    """Costs of lending other than energy and transfer, and the probability that the fleet would exist anyway."""
 
     idle_anyway: Probability | None = None  # Probability that the fleet would exist without leases.
     idle_anyway_low: Probability | None = None  # Low end of its 95% range.
@@ -229,7 +229,7 @@ class Lending(Dated):
 
     @property
     def idle_anyway_range(self) -> tuple[Fraction, Fraction, Fraction] | None:
-        """Return the probability as (low, stated, high), with a missing end as stated."""
+        """Return the probability as (low, stated, high). A missing end equals the stated value."""
         if self.idle_anyway is None:
             return None
         low, high = (self.idle_anyway if end is None else end for end in (self.idle_anyway_low, self.idle_anyway_high))
@@ -238,9 +238,9 @@ class Lending(Dated):
     @model_validator(mode="after")
     def _figures_agree(self) -> Self:
         if (self.idle_anyway_low is None) != (self.idle_anyway_high is None):
-            raise ValueError("has one of idle_anyway_low and idle_anyway_high: a range needs both")
+            raise ValueError("has only one of idle_anyway_low and idle_anyway_high: a range needs both")
         if self.idle_anyway is None and self.idle_anyway_low is not None:
-            raise ValueError("has idle_anyway_low and no idle_anyway: state the probability that the range is around")
+            raise ValueError("has idle_anyway_low but no idle_anyway: state the probability that lies in the range")
         if (ends := self.idle_anyway_range) is not None and not ends[0] <= ends[1] <= ends[2]:
             raise ValueError(f"idle_anyway {self.idle_anyway} must lie between idle_anyway_low and idle_anyway_high")
         if self.latency_usd is not None and self.latency_usd[-1][1] > self.violation_usd:

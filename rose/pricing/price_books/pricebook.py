@@ -1,6 +1,6 @@
 """The price book: a TOML file of prices, with date, version and sources. Rates are `Decimal` and never rounded here. A
-missing price is an error, not 0. `choose` returns the book that the command names, or the ledger has adopted, or all
-runs name, or the environment names. An example that all runs name comes last."""
+missing price is an error, not 0. `choose` returns the first of these books: the one that the command names, that the
+ledger has adopted, that all runs name, or that the environment names. An example that all runs name comes last."""
 
 import dataclasses
 import functools
@@ -64,7 +64,7 @@ BEFOREHAND = (
     f"Adopt a price book for the ledger with `rose price FILE --adopt`; or set {VARIABLE}=FILE, or "
     "`price_book` in the fleet file before a run."
 )
-WAYS = f"Name one with `-b FILE`, for a look at made-up prices `-b example`. {BEFOREHAND}"
+WAYS = f"Name one with `-b FILE`, or see made-up prices with `-b example`. {BEFOREHAND}"
 
 E = TypeVar("E", bound=Entry)
 
@@ -93,7 +93,7 @@ class _File(Header):
                 what = " ".join((table, *later.key))
                 raise ValueError(
                     f"{what} has two entries for one day: one is valid {span_of(*earlier.days)}, another "
-                    f"{span_of(*later.days)}; keep one, or give them dates that do not meet"
+                    f"{span_of(*later.days)}; keep one, or give them dates that do not overlap"
                 )
         return self
 
@@ -331,7 +331,7 @@ def choose(
 
 
 def named(name_or_path: str | Path) -> PriceBook:
-    """Return the price book that a command names by shipped name or path. Raises PriceBookError."""
+    """Return the price book that a command names, by the name of a shipped book or by a path. Raises PriceBookError."""
     return chosen(load(name_or_path), NAMED)
 
 
@@ -388,7 +388,7 @@ def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook
 
 def _recorded_text(name: str, sha256s: set[str | None]) -> str:
     """Return the text of a price book file that a ledger names. A ledger's writer must not choose which files a reader
-    opens: PriceBookError unless it is a regular .toml file of at most 1 MiB with the recorded SHA-256."""
+    opens: raises PriceBookError unless it is a regular .toml file of at most 1 MiB with the recorded SHA-256."""
     sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
     if sha256 is None:
         several = "several SHA-256 of it" if len(sha256s) > 1 else "no SHA-256 of it"
@@ -409,8 +409,8 @@ def _recorded_text(name: str, sha256s: set[str | None]) -> str:
         )
     if hashlib.sha256(content).hexdigest() != sha256:
         raise PriceBookError(
-            f"{name} is not the file that the run began with (SHA-256 {sha256}); if it is to "
-            "hold, name it with `-b FILE`"
+            f"{name} is not the file that the run began with (SHA-256 {sha256}); to "
+            "use it anyway, name it with `-b FILE`"
         )
     try:
         return content.decode("utf-8-sig")

@@ -83,8 +83,8 @@ def token_cost(
 ) -> TokenCost:
     """[D] Return c = p / (tau * (1 - w)) on each line: rollout dollars over a placement's useful tokens.
 
-    `serving` prices borrowed time at its amortized price, `opportunistic` at the marginal one with avoidable device
-    time, and `blended` at the price that was paid."""
+    `serving` prices borrowed time at its amortized price, `opportunistic` at its marginal price with
+    avoidable device time, and `blended` at the price that was paid."""
     borrowed, dedicated = tokens["borrowed"].useful, tokens["dedicated"].useful
     dedicated_usd, useful = rollout_usd(allocation.in_pools("rollout", "train")), borrowed + dedicated
     sums = {
@@ -251,7 +251,7 @@ def _part(group: Mapping[str, Any], name: str) -> int:
 def measured_interval(
     cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the interval of `measured` on a line, and the interval divided by PPV, or None."""
+    """Return the interval of `measured` on a line, and that divided by PPV. Each may be None."""
     if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
         return None, None
     return _intervals(_ratio(_dollars(cost, tokens, groups, drawn, line), drawn.accepted), drawn)

@@ -75,7 +75,7 @@ class PricedRun:
 def priced(
     ledger: Ledger, run_id: str | None = None, price_book: str | Path | PriceBook | None = None, needs: Needs = "device"
 ) -> Iterator[PricedRun]:
-    """Price a run, or else the newest run that has events of the kind `needs`.
+    """Price a run, by default the newest run that has events of the kind `needs`.
 
     Raises PricingError if the ledger does not verify, or if the run is unknown, of mixed provenance, or without device
     time. Raises PriceBookError for an unusable price book or a missing price."""

@@ -4,9 +4,9 @@ A token counts once, on the engine that made it: generated = accepted + rejected
 tokens are waste, the others useful. [D] The price is dollars over tokens.
 
 The run's time is divided into equal blocks, which count as independent (batch means: Law, Simulation Modeling and
-Analysis, ch. 9). The variance is that of a ratio under cluster sampling, with Student's t. It is the larger one of
-blocks and of pairs of neighbours, which may be alike. A block's dollars are its rollout time at each device class's
-mean price."""
+Analysis, ch. 9). The variance is that of a ratio under cluster sampling, with Student's t. It is computed from
+blocks and from pairs of neighbouring blocks, which may be correlated, and the larger one is used. A block's dollars
+are its rollout time at each device class's mean price."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -36,7 +36,7 @@ class Hour(NamedTuple):
 
 @dataclass(frozen=True)
 class Calendar:
-    """A time zone, named as IANA names it. Raises QuestionError."""
+    """A time zone with its IANA name. Raises QuestionError."""
 
     tz: str = "UTC"
 
@@ -63,7 +63,7 @@ class Calendar:
         return Period(begin, end)
 
     def text(self, period: Period) -> str:
-        """Return a period in this zone: its first and last day if they are whole, or else both points in time."""
+        """Return a text in this zone: the period's first and last day if they are whole, or else both instants."""
         if self.day_begins(period.from_ns) and self.day_begins(period.to_ns):
             days = (f"{moment(ns).astimezone(self.zone):%Y-%m-%d}" for ns in (period.from_ns, period.to_ns - 1))
             return f"{' through '.join(dict.fromkeys(days))}, {self.tz}"

@@ -37,7 +37,7 @@ _STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A period, filters, and up to six dimensions, each one of BY or `tag:NAME`. Raises QuestionError."""
+    """A period, filters, and up to six dimensions: names in BY, or `tag:NAME`. Raises QuestionError."""
 
     period: Period
     by: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line: its value in each dimension, and its nano-dollars. Fully loaded, `ns` and `tokens` are 0."""
+    """A line: its value in each dimension, and its nano-dollars. In the fully loaded view, `ns` and `tokens` are 0."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -133,7 +133,7 @@ def question(
             raise QuestionError(f"tag {tag!r} is not a tag; write NAME=VALUE, such as project=maze")
         only[_TAG + name] = value
     if close is None and as_of is not None:
-        raise QuestionError("as-of is of a close: name it with close")
+        raise QuestionError("`as-of` needs a close: give `close` too")
     if close is not None:
         if (period, provenance) != (None, None):
             raise QuestionError("a close has its own period and provenance: leave out period and provenance")
@@ -249,7 +249,7 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """Return the lines by time or else by cost. Lines with the same first value stay together."""
+    """Return the lines, sorted in each dimension of TIMES by time, else by cost. Equal first values stay together."""
     amounts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in sums.iter_rows(named=True):
         own = amounts[tuple(row[name] for name in question.by)]

@@ -36,7 +36,7 @@ Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whole:
-    """A run's comparison with dedicated devices over all its time; None has its reason in `why`."""
+    """A run's comparison with dedicated devices over all its time. `why` says why its fields are None."""
 
     way: Alternative | None = None
     borrow: Marginal | None = None
@@ -46,7 +46,7 @@ class Whole:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodSaving:
-    """The savings in a period, in nano-dollars, or `why` they are None.
+    """The savings in a period, in nano-dollars. If they are None, `why` says why.
 
     `cash_nano` is `bought_nano` (dedicated devices), plus the price of devices let go, minus `added_nano` (borrowing).
     It has two ends: if the fleet would exist anyway, and if it would not."""
@@ -127,9 +127,9 @@ def saved(
     kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the savings of a period. `team` and `run_id` choose runs. `kept` caches a ledger's runs at a price book.
+    """Return the savings of a period. `team` and `run_id` choose runs. `kept` caches runs at one price book.
 
-    `progress` receives the runs done and all runs. Raises NothingChargedError without runs, QuestionError for an
+    `progress` receives the numbers of done and all runs. Raises NothingChargedError without runs, QuestionError for an
     unknown run or team, and PricingError for several price books, or for several provenances without a choice."""
     refuse_archived_since(ledger, period.from_ns)
     provenance, found = _found(ledger, period, provenance, team, run_id)
@@ -181,7 +181,7 @@ def _found(
         set_variables(connection, provenance=provenance)
         found = rows(connection, "spend/runs")
     if not found:
-        raise NothingChargedError(f"no run of {period.label} ({provenance}) lies in it, so nothing was saved")
+        raise NothingChargedError(f"no run of provenance {provenance} lies in {period.label}, so nothing was saved")
     for option, column, value in (("run", "run_id", run_id), ("team", "team", team)):
         known = {str(row[column]) for row in found}
         if value is not None and value not in known:

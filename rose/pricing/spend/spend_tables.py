@@ -43,7 +43,7 @@ def lines(cost: Cost) -> Table:
         parts = (*([line.corrections_nano] if corrected else []), *([line.open_nano] if mixed else []))
         return (*values, line.cost_nano, share, *parts, *([line.ns, line.tokens] if counted else []))
 
-    amounts = [*(["of it corrections"] if corrected else []), *(["of it open"] if mixed else [])]
+    amounts = [*(["of which corrections"] if corrected else []), *(["of which open"] if mixed else [])]
     return Table(
         title="",
         columns=(
@@ -153,7 +153,7 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     if interval is not None:
         low, high = ("unbounded" if end is None else format_usd(end) for end in interval)
         told = (
-            "" if interval[0] > 0 or (interval[1] is not None and interval[1] < 0) else ": cannot be told from nothing"
+            "" if interval[0] > 0 or (interval[1] is not None and interval[1] < 0) else ": not clearly different from 0"
         )
         yield f"The fleet's saving against buying, 95%: {low} to {high}{told}."
     elif fleet.no_interval:

@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 UNITS_MIN = 8  #: Fewer units give no interval: its coverage would be too low.
-TOO_FEW = f"too few groups, steps or probes for an interval: need {UNITS_MIN}, more where neighbours are alike"
+TOO_FEW = f"too few groups, steps or probes for an interval: need {UNITS_MIN}, more if neighbours are correlated"
 BLOCKS = 10  #: Blocks that units of a time series are drawn in, as many units to each as can be.
 
 _SEED = 0
@@ -56,11 +56,11 @@ def sums(columns: Ints) -> Floats | None:
 
 
 def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
-    """Return sums over resampled blocks of units, and the number of blocks: 0 if there are too few units for the
-    correlation of neighbours in the columns `made`.
+    """Return sums over resampled blocks of units, and the number of blocks. The number is 0 if there are too few units.
+    The more neighbours in the columns `made` are correlated, the more units are needed.
 
     Blocks of g units, whose neighbours correlate by r, have 1 - 2r / (g (1 - r^2)) of the variance of independent
-    blocks (batch means of an autoregression), so draws are spread by its root."""
+    blocks (batch means of an autoregression), so the spread of draws is divided by the root of this."""
     size, count = len(columns), min(BLOCKS, len(columns))
     block = np.arange(size) * count // max(1, size)
     blocks = np.zeros((count, columns.shape[1]), dtype=np.int64)
@@ -75,7 +75,7 @@ def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
 
 
 def alikeness(made: Ints) -> float:
-    """Return the largest correlation of neighbours in any column, in its amount and in its part of all."""
+    """Return the largest correlation of neighbours in any column: of its amounts, or of its parts of the total."""
     size, most, total = len(made), 0.0, made.sum(axis=1, keepdims=True)
     away = np.hstack([made - made.mean(axis=0), made - total * (made.sum(axis=0) / max(1, total.sum()))])
     for column in away.T[np.any(np.abs(away) > 1e-6, axis=0)]:
@@ -104,14 +104,14 @@ def interval(values: Floats, units: int) -> Interval | None:
 
 
 def expanded(units: int) -> float:
-    """Return the deviations at which the bootstrap of a mean of normal units covers 95%."""
+    """Return how many deviations from the mean the bootstrap of a mean of normal units covers 95%."""
     return sqrt(units / (units - 1)) * student(units - 1)
 
 
 @functools.lru_cache(maxsize=8)
 def normals(seed: int) -> Floats:
-    """Return draws for an estimate with an interval of its own, in half-widths of it, to combine with draws of
-    `by_time`. An interval of as many blocks gives the half-width back."""
+    """Return draws for an estimate with an interval of its own, in half-widths of that interval. Combine them
+    with draws of `by_time`: `interval` of these draws, for BLOCKS units, returns the half-width."""
     drawn = np.random.default_rng(seed).standard_normal(RESAMPLES) / expanded(BLOCKS)
     drawn.flags.writeable = False
     return drawn

@@ -101,7 +101,7 @@ class Estimate:
         return Estimate(self.value + known, self.low + known, self.high + known)
 
     def draws(self, seed: int) -> Floats:
-        """Return a random value for each resample (`bootstrap.normals`). Each side of the value is normal."""
+        """Return a random value for each resample (`bootstrap.normals`). On each side of the value, it is normal."""
         return self._at(normals(seed))
 
     def draws_like(self, resampled: Floats) -> Floats:

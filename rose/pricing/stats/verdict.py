@@ -29,7 +29,7 @@ class Promise:
 
     @property
     def more(self) -> int | None:
-        """Return how many more requests like these give a verdict, or None if no number would."""
+        """Return how many more requests like these give a verdict, or None if no number gives one."""
         off = Fraction(self.late, self.requests) - (1 - self.target) if self.requests else 0
         if self.kept is not None or not off:
             return None
@@ -38,17 +38,17 @@ class Promise:
 
     @property
     def text(self) -> str:
-        """Return a text such as `1 of 83 late, 95% 93.5 to 99.8% within their latency budgets`."""
+        """Return a text such as `1 of 83 late; 95% interval: 93.5 to 99.8% within their latency budgets`."""
         if not self.requests:
             return "no requests"
         ends = [100 * (1 - end) for end in reversed(self._late)]
         # 100% is all and 0% is nothing: what is near has more digits.
         digits = next((n for n in range(1, 6) if all(end in (0, 100) or 0 < round(end, n) < 100 for end in ends)), 1)
         within = " to ".join(f"{end:.{digits}f}" for end in ends)
-        text = f"{self.late:,} of {self.requests:,} late, 95% {within}% within their latency budgets"
+        text = f"{self.late:,} of {self.requests:,} late; 95% interval: {within}% within their latency budgets"
         if self.kept is not None:
             return text
-        enough = f"; {self.more:,} more like these would tell" if self.more else ""
+        enough = f"; {self.more:,} more requests like these would give a verdict" if self.more else ""
         return f"too few requests to tell: {text}{enough}"
 
     @property

@@ -45,7 +45,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """A team's spending in a month, and its forecast. Without `team`, the fleet's."""
+    """The spending of a team, or of the fleet if `team` is None, in a month, and its forecast."""
 
     team: str | None
     month: str
@@ -125,7 +125,7 @@ def expected(
     costs = _Costs.read(ledger, month, book, now_us, provenance)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
-        raise PricingError(f"no charge read names team {team!r}{did_you_mean(team, teams)}")
+        raise PricingError(f"no charge that was read names team {team!r}{did_you_mean(team, teams)}")
     rows = []
     for name in (None, *teams) if team is None else (team,):
         spent_nano, _ = costs.spent(name)
@@ -178,7 +178,7 @@ class _Costs:
         return dataclasses.replace(estimate, method=estimate.method + self.unread)
 
     def _history(self, team: str | None) -> Mapping[date, int]:
-        """Return the team's cost on each past day, from the first day of which the fleet has every hour."""
+        """Return the team's cost on each past day, starting with the first day that has all hours of the fleet."""
         day = pl.col("hour").dt.date().alias("day")
         past = self.hours.filter(pl.col("hour") < naive(of_day(day_of(self.now_ns)).from_ns))
         if past.is_empty():

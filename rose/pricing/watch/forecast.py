@@ -172,13 +172,13 @@ def _beyond(values: Floats) -> Floats:
 
 
 def _weekday_medians(y: Floats) -> Floats:
-    """Return the median of the other days of each day's weekday."""
+    """Return, for each day, the median of the other days of the same weekday."""
     weeks = (np.subtract.outer(np.arange(len(y)), np.arange(len(y))) % 7 == 0) & ~np.eye(len(y), dtype=bool)
     return np.array([np.median(y[others]) for others in weeks])
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
-    """Return externally Studentized residuals over the limit that chance explains (Bonferroni)."""
+    """Return externally Studentized residuals, divided by the limit that chance explains (Bonferroni)."""
     from scipy.special import stdtrit
 
     y, x = y[1:] - carried * y[:-1], x[1:] - carried * x[:-1]
@@ -190,7 +190,7 @@ def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
 
 
 def _fits(y: Floats, x: Floats) -> Iterator[_Fit]:
-    """Yield the generalised least squares of each r. Prais and Winsten's transform leaves independent errors."""
+    """Yield the generalised least squares fit for each r. Prais and Winsten's transform leaves independent errors."""
     for carried in _CARRIED:
         first = np.sqrt(1 - carried**2)
         white_y, white_x = (

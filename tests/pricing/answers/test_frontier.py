@@ -150,7 +150,7 @@ def test_what_is_missing_is_said_and_not_taken_as_nothing() -> None:
     assert "the bill of the fleet's run" in str(frontier.spend(no_serving, cost, shares_fleet=True))
     for line, usd, says in (
         ("dedicated", None, "no useful token was made on dedicated devices"),
-        ("opportunistic", Fraction(-1), "the borrow lowered the bill"),
+        ("opportunistic", Fraction(-1), "borrowing lowered the bill"),
     ):
         assert says in str(frontier.spend(allocation, replace(cost, by_line={**cost.by_line, line: usd})))
 

@@ -51,8 +51,8 @@ def test_a_parquet_file_says_the_same(tmp_path: Path) -> None:
         ("v,p3,0.5", "row 3: correct '', accepted '' cannot be used"),
         ("v,p3,0.5,yes,0", "row 3: correct 'yes' cannot be used"),
         (",,0.5,true,0", "row 3: probe '', verifier '' cannot be used"),
-        ("v,p1,0.5,true,0", "row 3: probe 'p1' of verifier 'v' is at row 1 already"),
-        ("w,p1,0.5,false,0", "row 3: correct of probe 'p1' differs from that at row 1"),
+        ("v,p1,0.5,true,0", "row 3: probe 'p1' of verifier 'v' is already at row 1"),
+        ("w,p1,0.5,false,0", "row 3: `correct` of probe 'p1' differs from that at row 1"),
         ("v,p3,0.5,true,1,1", "cannot read probes"),
     ],
 )

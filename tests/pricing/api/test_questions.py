@@ -83,7 +83,7 @@ def test_ledgers_and_provenances_are_apart(fleet: Path, closed_kept: Path, serve
         ({"tag": "team"}, "tag 'team' is not a tag"),
         ({"team": "reserch", "view": "fully-loaded"}, "has team 'reserch'; did you mean 'research'"),
         ({"provenance": "real"}, "parameter provenance is 'real': 'live', 'replay' or 'simulated'"),
-        ({"as_of": "2026-06-03"}, "as-of is of a close"),
+        ({"as_of": "2026-06-03"}, "`as-of` needs a close"),
         ({"windows": "7d"}, "unknown parameter 'windows'"),
     ],
 )

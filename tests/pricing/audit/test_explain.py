@@ -115,7 +115,7 @@ def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) ->
     before, after = explain_closed(Ledger(closed), ChargeQuestion(bucket="idle"), CLOSE_ID)
     # Each re-adds with the events and prices of its own time.
     assert (before.amount.value, before.faults) == (600_000_000, [])
-    assert before.notes == ("1 events of the hour came in later and are not in this figure",)
+    assert before.notes == ("1 events of the hour were recorded later and are not in this figure",)
     assert (after.amount.value, after.faults) == (990_000_000, [])
     assert after.notes == ("closed $0.600; correction 1: $0.390 (cut off); restated $0.990",)
     assert "$3.96 for each hour" in after.steps[0].says

@@ -262,7 +262,7 @@ def test_too_little_is_said_and_nothing_is_booked(sample_kept: Path) -> None:
     accrued = answer.figure("totals", ACCRUED)
     assert (accrued.value, accrued.text) == (None, "nothing was lent")
     rates = answer.table("rates").records()
-    assert all(row["provision a lent device-hour"].value is None for row in rates)
+    assert all(row["provision per lent device-hour"].value is None for row in rates)
     assert "not enough data" in rates[0]["extra misses of a burst"].text
     assert answer.figure("totals", REALISED).value == 3 * 10**9
     assert answer.figure("totals", BREAK_EVEN_TIME).value is not None

@@ -118,7 +118,7 @@ def test_every_figure_says_that_it_is_simulated(sample_made: Sequence[events.Eve
     worst = coupled.row("1")
     # Sorted, n serving seconds meet n // 2 rollout seconds: from n = 41 on they are more than a minute.
     beyond = [max(0, n + n // 2 - 60) for n in range(60)]
-    assert worst["fits"].value == pytest.approx(sum(x == 0 for x in beyond) / 60)
+    assert worst["windows that fit"].value == pytest.approx(sum(x == 0 for x in beyond) / 60)
     assert worst["wasted"].value == pytest.approx(sum(beyond) / sum(n // 2 for n in range(60)))
     assert coupled.row("0")["per M answer tokens (C3)"].value is not None
     assert answer.text("says").startswith("none in [0, 1]: borrowing is cheaper")

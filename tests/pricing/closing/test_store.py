@@ -51,7 +51,7 @@ def test_a_changed_or_missing_file_is_never_read(closed: Path, name: str) -> Non
     with pytest.raises(PricingError, match=f"{name} was changed after it was frozen"):
         read(closed)
     path.unlink()
-    with pytest.raises(PricingError, match=f"{name}, which {CLOSE_ID} was frozen in, cannot be read"):
+    with pytest.raises(PricingError, match=f"{name}, a frozen file of {CLOSE_ID}, cannot be read"):
         read(closed)
 
 

@@ -72,7 +72,7 @@ def test_a_close_is_a_page_to_send(half_closed_kept: Path, tmp_path: Path) -> No
         ((*by_team, "--out", str(page)), "exists"),
         (("cost", "--close", "2026-07-live-1"), "unknown close '2026-07-live-1'"),
         ((*by_team, "--period", "2026-06"), "leave out period"),
-        (("cost", "--as-of", "2026-06-22"), "is of a close"),
+        (("cost", "--as-of", "2026-06-22"), "needs a close"),
         (("cost", "--out", "page.txt"), "page.txt must end in .csv or .html"),
     ):
         refused(run(ledger, *arguments, book=""), says)

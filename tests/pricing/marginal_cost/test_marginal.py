@@ -171,12 +171,12 @@ def starts(role: Literal["serving", "rollout"], after_s: int, took_s: int) -> ev
 def test_an_engine_s_start_is_charged_to_what_needed_it(
     sample: Path, write_ledger: Any, sample_by: Callable[[PriceBook], Marginal]
 ) -> None:
-    assert "whose engine started for 72.0 s of it is unknown" in sample_by(BOOK).terms["energy"].explained
+    assert "it is unknown whose engine started for 72.0 s of it" in sample_by(BOOK).terms["energy"].explained
     write_ledger([starts("serving", 30, 27), starts("rollout", 40, 9)], root=sample, writer="agent")
     with pricing.priced(Ledger(sample), "run", BOOK) as run:
         energy = run.borrow.terms["energy"]
     assert energy.usd == Fraction(413 * (1584 - 27)) * Fraction(5, 4) / 3_600_000 / 10
-    assert "whose engine started for 36.0 s of it is unknown" in energy.explained
+    assert "it is unknown whose engine started for 36.0 s of it" in energy.explained
 
 
 def test_where_the_fleet_would_not_have_existed_device_time_is_charged(

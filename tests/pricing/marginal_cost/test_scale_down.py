@@ -47,11 +47,11 @@ def test_decisions_are_read_with_who_made_them_and_told_apart_by_what_they_say(t
     ("lines", "words"),
     [
         (["device,from,to"], "line 1 must be `device_id,device_class,decision"),
-        ([HEADER, KEPT.replace("kept", "sold")], "line 2: decision must be kept or let_go, got 'sold'"),
+        ([HEADER, KEPT.replace("kept", "sold")], "line 2: `decision` must be kept or let_go, got 'sold'"),
         ([HEADER, KEPT.replace("autoscaler", "")], "line 2 must have a value in each of device_id, device_class"),
         ([HEADER, f"{KEPT},x"], "line 2 must have a value in each"),
-        ([HEADER, KEPT.replace("T02:00:00Z", "T00:00:00Z")], "line 2: to .* must be after"),
-        ([HEADER, KEPT.replace("2026-06-01T00:00:00Z", "yesterday")], "line 2: from must be a time"),
+        ([HEADER, KEPT.replace("T02:00:00Z", "T00:00:00Z")], "line 2: `to` .* must be after"),
+        ([HEADER, KEPT.replace("2026-06-01T00:00:00Z", "yesterday")], "line 2: `from` must be a time"),
         ([HEADER, KEPT.replace("T02:00:00Z", "T02:00:00")], "has no time zone"),
         ([HEADER, KEPT, KEPT.replace("T00:00:00Z", "T01:00:00Z")], "two spans of device 's0' overlap"),
     ],
@@ -71,11 +71,13 @@ def test_a_decision_that_overlaps_one_in_the_ledger_is_not_recorded(tmp_path: Pa
     record(KEPT)
     overlapping = KEPT.replace("T00:00:00Z", "T01:59:59Z").replace("T02:00:00Z", "T03:00:00Z")
     with pytest.raises(
-        PricingError, match=r"decision of device 's0' from 2026-06-01T00:00:00\.000000Z to 2026-06-01T02:00:00"
+        PricingError, match=r"decision on device 's0' from 2026-06-01T00:00:00\.000000Z to 2026-06-01T02:00:00"
     ):
         record(overlapping.replace("s0", "s1"), overlapping)
     record(KEPT, KEPT.replace("T02:00:00Z", "T03:00:00Z").replace("T00:00:00Z", "T02:00:00Z"))
-    with pytest.raises(PricingError, match="device_class 'b200' is not what device 's0' is in the ledger: write h100"):
+    with pytest.raises(
+        PricingError, match="device 's0' has another device_class in the ledger than 'b200': write h100"
+    ):
         record(KEPT.replace("h100-sxm", "b200"))
     with closing(catalog.connect(sample)) as connection:
         starts = connection.execute("SELECT device_id, t0_ns FROM scale_down ORDER BY ALL").fetchall()

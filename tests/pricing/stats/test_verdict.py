@@ -60,13 +60,13 @@ def test_the_requests_that_are_missing_would_tell(counts: tuple[int, int], targe
 def test_one_late_request_of_83_is_too_few() -> None:
     seen = promise(1, 83, Fraction(99, 100))
     assert seen.kept is None
-    assert "1 of 83 late, 95% 93.5 to 99.8%" in seen.text
+    assert "1 of 83 late; 95% interval: 93.5 to 99.8%" in seen.text
     assert seen.more is not None
     assert f"{seen.more:,} more" in seen.text
     assert promise(0, 0, Fraction(99, 100)).kept is None
-    assert promise(5, 5, Fraction(99, 100)).text.startswith("5 of 5 late, 95% 0.0 to")
+    assert promise(5, 5, Fraction(99, 100)).text.startswith("5 of 5 late; 95% interval: 0.0 to")
     assert promise(8, 240, Fraction(99, 100)).kept is False
     assert promise(0, 1000, Fraction(99, 100)).kept is True
-    assert "95% 99.6 to 100.0% within" in promise(0, 1000, Fraction(99, 100)).text
-    assert "95% 99.9943 to 99.9998% within" in promise(1, 10**5, Fraction(99, 100)).text
+    assert "95% interval: 99.6 to 100.0% within" in promise(0, 1000, Fraction(99, 100)).text
+    assert "95% interval: 99.9943 to 99.9998% within" in promise(1, 10**5, Fraction(99, 100)).text
     assert promise(1, 3000, Fraction(1)).kept is False
