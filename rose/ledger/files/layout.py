@@ -293,10 +293,10 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def take(path: Path) -> int:
+def take(path: Path, mode: int = 0o644) -> int:
     """Lock `path` until this process ends, and write its pid into the file. Raises TakenError or OSError."""
     path.parent.mkdir(exist_ok=True)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.truncate(lock, 0)

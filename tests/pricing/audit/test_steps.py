@@ -26,7 +26,7 @@ def wrong(steps: Iterator[Step]) -> list[str]:
 
 def test_a_sum_says_what_it_comes_to() -> None:
     assert Sum("2 x 3", 6, 6).text == "2 x 3 = 6 nano-dollars"
-    assert Sum("2 x 3", 7, 6, "ns").text == "2 x 3 comes to 6 ns, and 7 is charged"
+    assert Sum("2 x 3", 7, 6, "ns").text == "2 x 3 comes to 6 ns, but 7 is charged"
 
 
 @pytest.mark.parametrize("kind", ["capacity", "transfer", "energy"])
@@ -43,7 +43,7 @@ def test_each_kind_re_adds_and_a_nano_dollar_too_many_shows(hour: tuple[pl.DataF
 @pytest.mark.parametrize(
     ("kind", "column", "says"),
     [
-        ("capacity", "ns", "ns, and"),
+        ("capacity", "ns", "ns, but"),
         ("capacity", "tokens", "turns and preemptions"),
         ("transfer", "bytes", "route inter-region, version 3"),
         ("energy", "energy_mw_ns", "energy comes to"),

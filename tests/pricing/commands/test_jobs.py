@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("root")
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROSE_LEDGER", raising=False)
     granted = Lease(lease_id="l", action="granted", kv_budget_bytes=100, compute_share=1.0, expires_at_us=4 * 10**15)
     return record(tmp_path / "ledger", granted)
 

@@ -78,7 +78,7 @@ def test_nothing_is_lent_beside_one_on_other_cores(device):
     with device.attach() as serving:
         serving.do(DESCRIBE.format(None))
         device.watch.look()
-        assert "its process may use cores 0" in device.watch.fault
+        assert "its process may use only cores 0" in device.watch.fault
         assert device.told[0].reason in device.watch.fault
     device.spec.device.cores = [0]
     with device.attach() as serving:

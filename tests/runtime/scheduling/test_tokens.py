@@ -87,7 +87,7 @@ async def test_the_agent_token_opens_no_path_of_clients_and_operators():
     ("device_id", "host", "named"),
     [
         ("mine", "rack-1", "device_id 'mine' is not in the fleet file"),
-        ("gpu-1", "rack-1", "host 'rack-1' reports device 'gpu-1' of host 'rack-2'"),
+        ("gpu-1", "rack-1", "host 'rack-1' reports device 'gpu-1', which is on host 'rack-2'"),
         ("gpu-0", "elsewhere", "host 'elsewhere'"),
         ("gpu-0", None, "host None"),
     ],

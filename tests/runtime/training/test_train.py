@@ -72,7 +72,7 @@ def test_a_chat_model_learns_with_a_tool_and_the_ledger_has_its_calls(tmp_path, 
 @pytest.mark.parametrize(
     ("model", "environment", "error", "message"),
     [
-        ("frozenlake-tiny", "arithmetic", config.ConfigError, r"rollout\.model, not 'frozenlake-tiny'"),
+        ("frozenlake-tiny", "arithmetic", config.ConfigError, r"rollout\.model 'frozenlake-tiny'"),
         ("owner/model", "arithmetics", EnvironmentStartError, r"task\.environment 'arithmetics'.*'arithmetic'"),
         ("owner/model", "arith metic", config.ConfigError, r"task\.environment: .* \(got 'arith metic'\)"),
     ],

@@ -186,7 +186,7 @@ def test_parts_that_do_not_make_up_the_version_are_refused(memory: Path) -> None
     assert trainer.publish_pieces(0, 1, second) is not None
     with pytest.raises(TransferError, match=r"has shape \[2\]"):
         trainer.publish_pieces(1, 0, {missing: torch.zeros(2)})
-    with pytest.raises(TransferError, match=r"'model\.norm\.weight' is bfloat16\[6\], in version 0 float32\[6\]"):
+    with pytest.raises(TransferError, match=r"'model\.norm\.weight' is bfloat16\[6\], but float32\[6\] in version 0"):
         trainer.publish_pieces(1, 0, {missing: torch.zeros(missing.region.shape, dtype=torch.bfloat16)})
 
 

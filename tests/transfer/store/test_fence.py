@@ -51,7 +51,7 @@ def test_a_publisher_that_was_taken_over_while_it_encoded_makes_nothing_visible(
 
 def test_a_run_does_not_publish_into_another_ones_folder(tmp_path):
     VersionStore(tmp_path).publish(0, weights(0))
-    with pytest.raises(TransferError, match="versions of no run, this publisher is of run 'a'"):
+    with pytest.raises(TransferError, match="versions of no run, but this publisher is of run 'a'"):
         VersionStore(tmp_path, run_id="a").publish(1, weights(1))
 
 

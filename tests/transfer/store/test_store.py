@@ -121,7 +121,7 @@ def test_a_trainer_goes_on_if_only_the_rest_fails(memory: Path, caplog: pytest.L
         publisher.publish(1, cut_whole(large[1]))
         publisher.wait()
     assert store.latest() == 1
-    assert "version 1 is published, and its other packages are not" in caplog.text
+    assert "version 1 is published, but its other packages are not" in caplog.text
     publisher.publish(2, cut_whole(large[2]))
     publisher.wait()
     assert {package.base_version for package in store.packages() if package.version == 2} == {1, 0, None}

@@ -103,7 +103,7 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_written(memory: Path
         store.publish(4, tensors)
     with pytest.raises(TransferError, match=r"\['norm'\]"):
         store.publish(5, {name: tensor for name, tensor in tensors.items() if name != "norm"})
-    with pytest.raises(TransferError, match=r"'norm' is bfloat16\[8, 4\], in version 4 float32\[8, 4\]"):
+    with pytest.raises(TransferError, match=r"'norm' is bfloat16\[8, 4\], but float32\[8, 4\] in version 4"):
         store.publish(5, {**tensors, "norm": tensors["norm"].to(torch.bfloat16)})
     with pytest.raises(TransferError, match=r"'embed' is torch\.float64"):
         store.publish(5, {**tensors, "embed": tensors["embed"].double()})
@@ -136,7 +136,7 @@ def test_a_full_disk_leaves_all_versions_as_they_were(memory: Path) -> None:
             break
         refused += 1
         if store.latest() == 4:  # What did not fit is the composite, the anchor, or the index.
-            assert "version 4 is published, and its other packages are not" in reason
+            assert "version 4 is published, but its other packages are not" in reason
             assert limit > sizes[0]
             break
         assert "version 4 cannot be written" in reason

@@ -129,9 +129,7 @@ def test_what_does_not_match_its_hash_is_not_kept(tmp_path: Path) -> None:
             assert contents_of(Receiver(relay.url, None, tmp_path / "a").fetch(0, None)) == [content]
             assert scripted.gets[chunk.sha256] == 2
         with RelayServer(origin, tmp_path / "other", 1 << 30) as relay:
-            with pytest.raises(
-                TransferError, match=f"chunk {chunk.sha256} from {relay.url} has SHA-256|{origin} has SHA"
-            ):
+            with pytest.raises(TransferError, match=f"chunk {chunk.sha256} .*SHA-256"):
                 Receiver(relay.url, None, tmp_path / "b").fetch(0, None)
             manifest_bytes = (tmp_path / "store" / "00000000-anchor.json").stat().st_size
             until(lambda: kept(tmp_path / "other") == manifest_bytes)

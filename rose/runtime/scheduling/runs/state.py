@@ -180,7 +180,7 @@ def _locked(path: Path, wait_s: float) -> int:
     deadline_s = time.monotonic() + wait_s
     while True:
         with suppress(TakenError):
-            return layout.take(path)
+            return layout.take(path, 0o600)
         if time.monotonic() >= deadline_s:
             raise StateError(f"another controller uses the state in {path.parent}: end it, or give another folder")
         time.sleep(0.05)

@@ -69,8 +69,8 @@ def test_a_process_that_none_of_the_device_s_cores_are_open_to_is_elsewhere(page
 @pytest.mark.parametrize(
     ("visible", "here", "named"),
     [
-        ({"CUDA_VISIBLE_DEVICES": "1, 2"}, {}, "GPU 1, 2 alone"),
-        ({"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "3,1"}, "GPU 0, 1 alone"),
+        ({"CUDA_VISIBLE_DEVICES": "1, 2"}, {}, "GPU 1, 2"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "3,1"}, "GPU 0, 1"),
         ({"CUDA_VISIBLE_DEVICES": "1,0"}, {}, None),
         ({"CUDA_VISIBLE_DEVICES": ""}, {}, None),
         ({"CUDA_VISIBLE_DEVICES": "GPU-b"}, {}, None),
