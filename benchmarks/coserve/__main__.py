@@ -34,9 +34,9 @@ _SHARED_MEMORY = Path("/dev/shm")
 _UNLIMITED = Budgets(1 << 60, 1 << 60)
 #: 99th percentiles of the lengths, prompt and output, for a GPU that runs a model of 8 billion parameters.
 _GPU_TOKENS_MAX = (2048, 48)
-#: And of loads that are never empty. A prefill takes a quarter of the steps that it takes on a GPU under the trace with
-#: a model of 7 billion parameters: a step there takes as long as a prefill of 90 tokens, here of 48.
-_LIVE_TOKENS_MAX, _GPU_LIVE_TOKENS_MAX = (448, 128), (4096, 512)
+#: And of loads that are never empty: prefill then takes about a quarter of the device, as in an engine of 7 billion
+#: parameters on a GPU under a trace of conversations.
+_LIVE_TOKENS_MAX, _GPU_LIVE_TOKENS_MAX = (256, 64), (4096, 512)
 _TURNS = 32
 
 
