@@ -24,9 +24,10 @@ from rose.terminal import echo
 _BUSY_LOW, _BUSY_HIGH, _BUSY_WANTED = 0.35, 0.50, 0.42
 _REQUESTS_PER_S, _GPU_REQUESTS_PER_S = 1.3, 4.7
 _CALIBRATIONS_MAX = 3
-#: Loads that are never empty, by their mean of live requests; `light` has the trace's arrivals.
+#: Loads by their mean of live requests, of so many prompt and output tokens each; `light` is the trace's.
 LIGHT = "light"
 _LIVE = {"steady": 2, "heavy": 5}
+_LIVE_TOKENS, _GPU_LIVE_TOKENS = (48, 32), (512, 256)
 _BUDGET_FACTOR = 3  #: A latency budget is this many times the 99th percentile of serving alone.
 _WARM_UP_S = 4.0
 _SEEDS_PER_ROUND = 16
@@ -34,9 +35,6 @@ _SHARED_MEMORY = Path("/dev/shm")
 _UNLIMITED = Budgets(1 << 60, 1 << 60)
 #: 99th percentiles of the lengths, prompt and output, for a GPU that runs a model of 8 billion parameters.
 _GPU_TOKENS_MAX = (2048, 48)
-#: And of loads that are never empty: prefill then takes about a quarter of the device, as in an engine of 7 billion
-#: parameters on a GPU under a trace of conversations.
-_LIVE_TOKENS_MAX, _GPU_LIVE_TOKENS_MAX = (256, 64), (4096, 512)
 _TURNS = 32
 
 
@@ -53,7 +51,7 @@ def measure(report: Report, options: argparse.Namespace, folder: Path) -> None:
     gpu = None if options.gpu is None else Gpu(options.gpu)
     checkpoints = _built_in(folder) if options.model is None else Models(options.model, options.model)
     whole = account.mooncake(options.trace) if ".jsonl" in options.trace.suffixes else traces.read(options.trace)
-    trace = _fitted(whole, LIGHT, gpu)
+    trace = traffic.scaled(whole, *(traffic.CORE_TOKENS_MAX if gpu is None else _GPU_TOKENS_MAX))
     cores = Cores.available(gpu)
     report.detail["setup"] = {
         "trace": trace.name,
@@ -80,7 +78,7 @@ def measure(report: Report, options: argparse.Namespace, folder: Path) -> None:
                 warm_up = traffic.window(trace, 0, _WARM_UP_S, _REQUESTS_PER_S)
                 scene.play(name, -1, warm_up, _WARM_UP_S, seed=_SEEDS_PER_ROUND * 100_000 + index)
         for load in options.load:
-            _compare(report, options, scene, _fitted(whole, load, gpu), load, policies)
+            _compare(report, options, scene, trace, load, policies)
         if report.quick or LIGHT not in options.load:
             return
         if gpu is None:  # A GPU's pool keeps its size: there are no pages to give back.
@@ -102,11 +100,13 @@ def _compare(
         policies = [name for name in policies if name != ROSE_LAYERS]
     with phase(f"{load}: calibration, serving alone"):
         rate, budgets = _calibrate(report, options.gpu is not None, scene, trace, load)
-    scene = replace(scene, budgets=budgets, max_prompt_tokens=int(trace.prompt_tokens.max()))
+    scene = replace(scene, budgets=budgets)
+    if load != LIGHT:  # Such budgets are made of requests that are all equal.
+        scene = replace(scene, max_prompt_tokens=(_LIVE_TOKENS if options.gpu is None else _GPU_LIVE_TOKENS)[0])
     played: dict[str, list[Round]] = {name: [] for name in policies}
     try:
         for number in range(options.rounds):
-            arrivals = _arrivals(trace, load, number, options.seconds, rate)
+            arrivals = _arrivals(trace, load, options.gpu is not None, number, options.seconds, rate)
             for name in rounds.order(policies, number):
                 seed = number * _SEEDS_PER_ROUND + policies.index(name)
                 one = scene.play(name, number, arrivals, options.seconds, seed)
@@ -121,16 +121,10 @@ def _compare(
             claims.claim_beside(report, whole, budgets, load)
 
 
-def _fitted(whole: Trace, load: str, gpu: Gpu | None) -> Trace:
-    """Return the trace with lengths that the device can serve."""
-    core, card = (
-        (traffic.CORE_TOKENS_MAX, _GPU_TOKENS_MAX) if load == LIGHT else (_LIVE_TOKENS_MAX, _GPU_LIVE_TOKENS_MAX)
-    )
-    return traffic.scaled(whole, *(core if gpu is None else card))
-
-
-def _arrivals(trace: Trace, load: str, number: int, seconds: float, rate: float) -> traffic.Arrivals:
-    return (traffic.window if load == LIGHT else traffic.regular)(trace, number, seconds, rate)
+def _arrivals(trace: Trace, load: str, on_gpu: bool, number: int, seconds: float, rate: float) -> traffic.Arrivals:
+    if load == LIGHT:
+        return traffic.window(trace, number, seconds, rate)
+    return traffic.regular(load, seconds, rate, *(_GPU_LIVE_TOKENS if on_gpu else _LIVE_TOKENS))
 
 
 def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace, load: str) -> tuple[float, Budgets]:
@@ -138,7 +132,7 @@ def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace, load: s
     rate, detail = _GPU_REQUESTS_PER_S if on_gpu else _REQUESTS_PER_S, []
     seconds = 5.0 if report.quick else 20.0 if on_gpu or load != LIGHT else 40.0
     for attempt in range(_CALIBRATIONS_MAX):
-        arrivals = _arrivals(trace, load, 0, seconds, rate)
+        arrivals = _arrivals(trace, load, on_gpu, 0, seconds, rate)
         one = scene.play(SOLO, -1, arrivals, seconds, _SEEDS_PER_ROUND * 200_000 + attempt)
         busy = one.device["serving_ns"] / one.device["length_ns"]
         live = rounds.mean_live(one, arrivals)

@@ -73,16 +73,6 @@ def test_causes_and_buckets_add_up_whatever_the_spans(
     assert sum(account.lost_idle_ns(solo, one).values()) == 300 - lent["rollout_ns"]
 
 
-def test_a_load_that_is_never_empty_has_the_lengths_of_the_trace_at_equal_intervals() -> None:
-    trace = traffic.scaled(traces.read(traffic.SAMPLE), 256, 64)
-    first, second = (traffic.regular(trace, number, 30.0, 2.0) for number in range(2))
-    assert first.arrival_ns == second.arrival_ns == tuple(range(0, 30_000_000_000, 500_000_000))
-    assert first.prompt_tokens + second.prompt_tokens == tuple(trace.prompt_tokens[:120].tolist())
-    assert first.output_tokens + second.output_tokens == tuple(trace.output_tokens[:120].tolist())
-    last = traffic.regular(trace, len(trace) // 60, 30.0, 2.0)  # The trace begins again.
-    assert last.prompt_tokens[-1] == trace.prompt_tokens[60 - len(trace) % 60 - 1]
-
-
 def played() -> dict[str, list[Round]]:
     solo = [SpanRecord(Span.SERVING, 0, 400)]
     rose = [*solo, SpanRecord(Span.ROLLOUT, 450, 1000)]

@@ -58,20 +58,10 @@ def window(trace: Trace, number: int, seconds: float, requests_per_s: float) -> 
     )
 
 
-def regular(lengths: Trace, number: int, seconds: float, requests_per_s: float) -> Arrivals:
-    """Return arrivals at equal intervals. Each round takes its lengths from the next requests of the trace."""
+def regular(name: str, seconds: float, requests_per_s: float, prompt_tokens: int, output_tokens: int) -> Arrivals:
     count = max(1, round(requests_per_s * seconds))
-    taken = np.arange(number * count, (number + 1) * count) % len(lengths)
-    return Arrivals(
-        lengths.name,
-        tuple(round(position / requests_per_s * 1e9) for position in range(count)),
-        tuple(lengths.prompt_tokens[taken].tolist()),
-        tuple(lengths.output_tokens[taken].tolist()),
-    )
-
-
-def equal(prompt_tokens: int, output_tokens: int) -> Trace:
-    return Trace("equal requests", np.zeros(1, np.int64), np.array([prompt_tokens]), np.array([output_tokens]))
+    arrival_ns = tuple(round(number / requests_per_s * 1e9) for number in range(count))
+    return Arrivals(name, arrival_ns, (prompt_tokens,) * count, (output_tokens,) * count)
 
 
 def _with_bursts(at_s: npt.NDArray[np.float64], seconds: float) -> npt.NDArray[np.float64]:
