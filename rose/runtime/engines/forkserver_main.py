@@ -27,8 +27,11 @@ _READ_AT_LOAD = (
     *("SGLANG_", "ROSE_ENGINE_ON_CPU", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "LD_"),
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
-#: Those of these variables that are read later, or set again in `_apply`.
-_READ_LATER = {"OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_TOKEN", "SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_RUST_SERVER"}
+#: Such variables that are read later, are set again in `_apply`, or that torch sets itself when it compiles.
+_READ_LATER = {
+    *("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_TOKEN", "SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_RUST_SERVER"),
+    "TORCHINDUCTOR_CACHE_DIR",
+}
 LOADED = (
     "sglang.launch_server",
     "sglang.srt.entrypoints.http_server",

@@ -25,7 +25,7 @@ def test_only_what_is_read_while_sglang_loads_has_to_be_the_same():
     for name in ("SGLANG_USE_CPU_ENGINE", "TORCHDYNAMO_DISABLE", "HF_HOME", "OMP_WAIT_POLICY", "ROSE_ENGINE_ON_CPU"):
         assert differing({}, {name: "1"}) == differing({name: "1"}, {}) == [name]
         assert differing({name: "1"}, {name: "1"}) == []
-    for name in ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "ROSE_PLUGIN_ROLE", "RAY_JOB_ID"):
+    for name in ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "TORCHINDUCTOR_CACHE_DIR", "ROSE_PLUGIN_ROLE", "RAY_JOB_ID"):
         assert differing({}, {name: "1"}) == differing({name: "1"}, {}) == []
 
 
