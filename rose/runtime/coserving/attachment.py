@@ -1,4 +1,4 @@
-"""What an engine reports about itself: to its device in `<page>.<role>.json`, to its owner in `/server_info`."""
+"""An engine describes itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`."""
 
 from __future__ import annotations
 

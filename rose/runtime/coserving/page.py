@@ -217,7 +217,7 @@ class ArbiterPage:
         self._map = mmap.mmap(descriptor, _BYTES)
         self.inode = stat.st_ino
         self._taken: set[Party] = set()
-        # What was read last: most reads find the same words again, and to make a record takes longer than to compare.
+        # The newest record is kept: most reads find the same words, and comparing them is faster than a new record.
         self._lease: tuple[list[int], LeaseTerms] = [], LeaseTerms()
         self._budgets: tuple[list[int], Budgets] = [], Budgets(0, 0)
         words = np.frombuffer(self._map, dtype=np.int64)
