@@ -138,17 +138,19 @@ def demo(
         if priced:
             from rose.pricing.answers import run_report  # noqa: F401 - a missing package stops the demo here
 
-        outcome = run_in_console(fleet, seconds)
-    if (harvest := _harvest(fleet.ledger, outcome.run_id)) is None:
+        run_id = run_in_console(fleet, seconds)
+    if not (shares := _harvest(fleet.ledger, run_id)):
         echo(f"stopped before any device was used, so there are no costs. Logs: {fleet.ledger}/logs")
         return
-    if not outcome.steps:
+    if "steps" not in shares:
         echo(f"stopped before the end of the first step, with the costs below. Logs: {fleet.ledger}/logs")
+    labels = {"run": "over the run", "steps": "over the RL steps", "rollouts": "while rollouts were played"}
+    said = [f"{share:.1%} {label}" for name, label in labels.items() if (share := shares.get(name)) is not None]
     if priced:
-        report_command(ledger=fleet.ledger, run=outcome.run_id, price_book=fleet.price_book)
+        report_command(ledger=fleet.ledger, run=run_id, price_book=fleet.price_book)
     echo(
         "",
-        harvest,
+        f"Idle serving time put to work (harvest share): {', '.join(said) or 'none'}",
         "",
         f"The ledger is in {fleet.ledger}. Look at it with",
         f"  rose dashboard --ledger {fleet.ledger}        (from a checkout: make dashboard)",
@@ -183,18 +185,14 @@ def _has_prices(fleet: FleetConfig) -> bool:
     return True
 
 
-def _harvest(ledger: Path, run_id: str) -> str | None:
+def _harvest(ledger: Path, run_id: str) -> dict[str, float | None]:
+    """Return the harvest share of a run by period, as in harvest_share_of_run."""
     from rose.ledger.ledger import Ledger
     from rose.ledger.reading import named
 
     result = named.run(Ledger(ledger), named.load("harvest_share_of_run"), {"run_id": run_id})
-    if not result.rows:
-        return None
     period, share = result.columns.index("period"), result.columns.index("harvested_share")
-    by_period = {row[period]: row[share] for row in result.rows}
-    labels = {"run": "over the run", "steps": "over the RL steps", "rollouts": "while rollouts were played"}
-    shares = [f"{by_period[name]:.1%} {label}" for name, label in labels.items() if by_period.get(name) is not None]
-    return f"Idle serving time put to work (harvest share): {', '.join(shares) or 'none'}"
+    return {row[period]: row[share] for row in result.rows}
 
 
 @app.command(rich_help_panel=_FLEET)

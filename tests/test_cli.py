@@ -158,9 +158,9 @@ def test_a_ledger_with_a_file_that_is_cut_short_is_said_to_be_damaged(tmp_path):
 def test_a_run_without_a_finished_step_has_a_harvest_share_of_its_own(tmp_path):
     with LedgerWriter.open(tmp_path / "ledger", "test", "run") as writer:
         writer.record(Run(at_us=1, action="started", name="short"))
-        assert _harvest(tmp_path / "ledger", "run") is None
+        assert _harvest(tmp_path / "ledger", "run") == {}
         writer.record(Device(at_us=1, action="joined", t_ns=0, device_id="d", pool="serving", device_class="any"))
         spent = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0)
         spent |= {"serving_ns": 20, "rollout_ns": 5, "headroom_ns": 5, "idle_ns": 10}
         writer.record(DeviceSlice(device_id="d", t0_ns=0, t1_ns=40, **spent))
-    assert _harvest(tmp_path / "ledger", "run") == ("Idle serving time put to work (harvest share): 25.0% over the run")
+    assert _harvest(tmp_path / "ledger", "run") == {"run": 0.25}

@@ -41,9 +41,10 @@ def snapshot_pinned(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     set_variables(connection, run_id=run_id)
     shared = rows(connection, "run/fleets")
     runs = [run_id, *(row["fleet_run_id"] for row in shared)]
-    # By the whole ledger: the copy may have devices of one name from several fleets.
-    uncounted = "CREATE OR REPLACE TEMP TABLE uncounted_time AS FROM uncounted_time WHERE run_id IN (SELECT unnest(?))"
-    connection.execute(uncounted, [runs])
+    # By the whole ledger: the copy has several fleets' events as one run's.
+    for view in ("uncounted_time", "daily_event"):
+        whole = f"CREATE OR REPLACE TEMP TABLE {view} AS FROM {view} WHERE run_id IN (SELECT unnest(?))"
+        connection.execute(whole, [runs])
     connection.execute(sql.read("run/time_on_fleet.sql"))
     if shared:
         name = "events_on_fleet" if any(row["run_id"] == run_id for row in shared) else "events_of_fleet"
@@ -58,6 +59,7 @@ def snapshot_pinned(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     for view in _VIEWS:
         connection.execute(view_as("TEMP TABLE", view))
     connection.execute(f"DROP {made} temp.event")
+    connection.execute("DROP TABLE temp.daily_event")
     unpin(connection)
 
 

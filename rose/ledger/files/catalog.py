@@ -32,6 +32,7 @@ _VIEWS = (
     "tenure",
     "uncounted_time",
     "engine",
+    *ROLLUPS,
     "lease",
     "lease_event",
     "preemption",
@@ -51,7 +52,6 @@ _VIEWS = (
     "clock",
     "job",
     "access",
-    *ROLLUPS,
 )
 #: The public interface.
 VIEWS = tuple(view for view in _VIEWS if view != "uncounted_time")

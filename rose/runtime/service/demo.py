@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from rose.config import FleetConfig
@@ -30,17 +29,10 @@ _LOOK_S = 0.2
 _END_S = 30.0
 
 
-@dataclass(slots=True)
-class Outcome:
-    """The result of a demo. `stopped`: the user or the time limit ended the demo early."""
+def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: float | None = None) -> str:
+    """Run the demo until its last step, a stop, or the time limit, and return its fleet's run.
 
-    run_id: str
-    steps: int = 0
-    stopped: bool = False
-
-
-def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: float | None = None) -> Outcome:
-    """Run the demo until its last step, a stop, or the time limit. Raises PreflightError or DeploymentError."""
+    Raises PreflightError or DeploymentError."""
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
         say(notice)
@@ -52,34 +44,33 @@ def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: f
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
             raise KeyboardInterrupt
 
-    outcome = Outcome(FleetMemory(config).begin().run_id)
-    trainer: _Child | None = None
+    run_id, end = FleetMemory(config).begin().run_id, "done"
     with ExitStack() as stack:
         file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-demo-"))) / "fleet.json"
         file.write_text(config.model_dump_json())
         _end_with(os.getpid(), config)
-        owner.ensure(_plan(config, outcome.run_id))
+        owner.ensure(_plan(config, run_id))
         try:
             fleet = up(config, None, say)
             fleet.wait_ready(say, tend)
             device = next(device.id for device in config.device if device.pool == "rollout")
             options = ["--url", fleet.remembered.url, "--config", str(file), "--device", device]
-            command = [sys.executable, "-m", "rose.cli", "train", "--json", *options]
+            command = [sys.executable, "-m", "rose.cli", "train", *options]
             trainer = stack.enter_context(_child("the trainer", command, say))
             if config.traffic.trace != "none":
                 command = [sys.executable, "-m", "rose.runtime.service.traffic", str(file)]
                 stack.enter_context(_child("the traffic", command, lambda _: None))
             _follow(trainer, fleet, tend)
         except KeyboardInterrupt:
-            outcome.stopped = True
+            end = "stopped"
         finally:
             stack.close()
-            outcome.steps = 0 if trainer is None else trainer.steps
-            _put_down(config, outcome.run_id, say)
-    return outcome
+            _put_down(config, run_id, say)
+    say(end)
+    return run_id
 
 
-def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Outcome:
+def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> str:
     """Run the demo on the terminal. After Ctrl-C or SIGTERM, it closes leases and accounts, then ends."""
     say, stopping = progress(err=False), threading.Event()
 
@@ -93,9 +84,7 @@ def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Out
     with ExitStack() as stack:
         for number in (signal.SIGINT, signal.SIGTERM):
             stack.callback(signal.signal, number, signal.signal(number, on_signal))
-        outcome = run(config, say, stopping, seconds_max)
-    say(f"stopped after {outcome.steps} steps" if outcome.stopped else "done")
-    return outcome
+        return run(config, say, stopping, seconds_max)
 
 
 def _plan(config: FleetConfig, run_id: str) -> HostPlan:
@@ -133,10 +122,10 @@ def main() -> None:
         say(str(error))
 
 
-def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
+def _follow(trainer: subprocess.Popen[str], fleet: Fleet, tend: Callable[[], None]) -> None:
     looked_s = time.monotonic()
     while True:
-        if (code := trainer.process.poll()) is not None:
+        if (code := trainer.poll()) is not None:
             if code:
                 raise DeploymentError(f"the trainer ended with exit code {code}: see its messages above")
             return
@@ -147,31 +136,21 @@ def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
         time.sleep(_LOOK_S)
 
 
-@dataclass(slots=True)
-class _Child:
-    process: subprocess.Popen[str]
-    say: Say
-    steps: int = 0
-
-    def read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):  # The JSON of a finished step.
-                self.steps += 1
-            else:
-                self.say(line.rstrip())
+def _read(process: subprocess.Popen[str], say: Say) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        say(line.rstrip())
 
 
 @contextmanager
-def _child(name: str, command: list[str], say: Say) -> Iterator[_Child]:
+def _child(name: str, command: list[str], say: Say) -> Iterator[subprocess.Popen[str]]:
     """Run a command that Ctrl-C does not reach, until the block ends. `say` gets the command's messages."""
     null, pipe, errors = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     process = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=errors, text=True, start_new_session=True)
-    child = _Child(process, say)
-    reader = threading.Thread(target=child.read, name=name, daemon=True)
+    reader = threading.Thread(target=_read, args=(process, say), name=name, daemon=True)
     reader.start()
     try:
-        yield child
+        yield process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

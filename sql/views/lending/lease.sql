@@ -1,6 +1,7 @@
 -- One row for each lease: a rollout engine's permission to use a serving device. A lease is closed once, by the first
 -- of released, preempted and expired, and open until then, so granted = released + preempted + expired + open. A lease
--- ends at its expiry whatever died: one that nothing closed has expired once its run's newest event is a minute later.
+-- ends at its expiry whatever died: one that nothing closed has expired once its fleet's newest event is a minute
+-- later.
 --
 -- rl_run_id: The RL run that it was first granted for; the run itself where no other is named. `device_slice` says
 --     whose time it then was.
@@ -21,7 +22,7 @@
 CREATE OR REPLACE VIEW lease AS
 WITH change AS (
     SELECT
-        *,
+        * REPLACE (coalesce(fleet_run_id, run_id) AS fleet_run_id),
         action IN ('released', 'preempted', 'expired') AS closes,
         row_number() OVER (PARTITION BY run_id, provenance, fleet_run_id, lease_id ORDER BY at_us, writer, seq) AS n
     FROM event
@@ -48,8 +49,8 @@ state AS (
     GROUP BY run_id, provenance, fleet_run_id, lease_id
 ),
 newest AS (
-    SELECT run_id, provenance, max(newest_at_us) AS newest_at_us
-    FROM (FROM rolled_daily_event UNION ALL BY NAME FROM unrolled_daily_event)
+    SELECT run_id AS fleet_run_id, provenance, max(newest_at_us) AS newest_at_us
+    FROM daily_event
     GROUP BY run_id, provenance
 ),
 ended AS (
@@ -63,12 +64,12 @@ ended AS (
             ELSE closing END AS closing
         )
     FROM state
-    LEFT JOIN newest USING (run_id, provenance)
+    LEFT JOIN newest USING (fleet_run_id, provenance)
 )
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     lease_id, device_id, engine_id, coalesce(rl_run_id, run_id) AS rl_run_id,
-    coalesce(fleet_run_id, run_id) AS fleet_run_id,
+    fleet_run_id,
     granted_at,
     closing.happened AS closed_at,
     closing.action AS closed_by,

@@ -223,6 +223,26 @@ def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: 
         assert [leases[name] for name in CLOSING] == [counts[name] for name in CLOSING]
 
 
+def test_a_lease_that_expires_while_another_run_works_has_expired_in_every_report() -> None:
+    at_us, second_ns = MIDNIGHT_NS // 1000, 10**9
+    lease = {"lease_id": "L", "rl_run_id": "rl"}
+    recorded = (
+        events.Run(action="started", at_us=1, name="f"),
+        events.Run(action="started", at_us=2, name="rl", run_id="rl"),
+        any_event.device(at_us=at_us, t_ns=MIDNIGHT_NS, device_id="d", device_class="owned"),
+        any_event.lease(at_us=at_us, expires_at_us=at_us + 3_000_000, device_id="d", **lease),
+        any_event.slice_(MIDNIGHT_NS, "d", **lease, rollout=second_ns),
+        any_event.slice_(MIDNIGHT_NS + second_ns, "d", serving=120 * second_ns),
+        any_event.slice_(MIDNIGHT_NS + 121 * second_ns, "d", serving=second_ns),
+    )
+    made = Made(tuple(Recorded(0, "f0", "f", event) for event in recorded))
+    for run_id in ("f", "rl"):
+        out = reported(made, run_id)
+        assert out is not None
+        counts = {name: out.figure("events", f"leases {name}", "how many").value for name in run_report.CLOSINGS}
+        assert {name for name, count in counts.items() if count} == {"expired"}, run_id
+
+
 def test_a_lease_that_was_granted_for_nobody_counts_for_the_fleet_alone() -> None:
     at_us = MIDNIGHT_NS // 1000
     recorded = (
