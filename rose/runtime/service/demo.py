@@ -62,7 +62,7 @@ def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: f
                 stack.enter_context(_child("the traffic", command, lambda _: None))
             _follow(trainer, fleet, tend)
         except KeyboardInterrupt:
-            end = "stopped"
+            end = "the demo stopped early"
         finally:
             stack.close()
             _put_down(config, run_id, say)
