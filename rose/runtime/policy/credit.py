@@ -4,10 +4,11 @@
 the work. At the start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
 
 Slack is the time by which the step may become longer before a live request, or the largest prompt that may come now,
-misses its budget. Room limits the stretch of a request: the smallest (stretch * fewer - 1) * alone - factor * work
-since its first token. `fewer` is the share of the step's time that remains with 1/stretch of its requests, because
-longer requests mean more live requests (Little's law). A request without a first token has no room. From STRETCH_MAX
-on, room has no limit, because lending cannot stretch a step more.
+misses its budget. Room limits the stretch of a request: the smallest more * (1 - growth) * alone - factor * work since
+its first token. Requests that take longer are alive together in larger numbers (Little's law), and `growth` is the part
+of a step that grows with them. `more` is stretch - 1, or less: first tokens wait for the longer steps too, and may take
+FIRST_TOKEN_STRETCH times what they take alone. A request without a first token has no room. From STRETCH_MAX on, room
+has no limit, because lending cannot stretch a step more.
 
 The factor is fitted to the delays of steps that had work beside them. It is never below the cost of time slices between
 two processes on a GPU."""
@@ -25,6 +26,9 @@ from rose.runtime.policy.steptime import LinearFit
 FACTOR_GUESSED = 1.5
 FACTOR_MIN = 1.15
 STRETCH_MAX = 2.3
+FIRST_TOKEN_STRETCH = 1.05
+#: A first token waits at most for the step that runs, its prefill, and the step that is launched behind that.
+_FIRST_TOKEN_STEPS = 2
 LEARNED_STEPS = 32
 CONTROL_EVERY = 32  # In this many decode steps, two get no credit: the second shows what a step takes alone.
 LAYERS_TO_STOP = 2  # A rollout step stops after the running layer and the queued one.
@@ -89,6 +93,7 @@ class CreditFacts:
     fewer_decode_ns: int | None  # The predicted step with 1/stretch of the requests.
     spread_ns: float  # The usual error of `decode_ns`.
     largest_prefill_ns: int | None
+    usual_prefill_ns: int | None
     layer_ns: int  # The time that a layer of the rollouts' next step takes alone; 0: unknown.
     room_in_memory: bool
     others: bool  # Whether a third process computes on the device.
@@ -124,10 +129,10 @@ def grant(facts: CreditFacts) -> Credit:
     token_ns = min(one.due_ns for one in facts.live) - facts.now_ns - alone_ns - margin_ns
     prompt_ns = facts.ttft_budget_ns - prompt_alone_ns - alone_ns - margin_ns
     factor = facts.interference.factor
-    stretch = facts.lease.stretch * min(1.0, (facts.fewer_decode_ns or 0) / max(1, alone_ns))
     room_ns = inf
     if facts.lease.stretch < STRETCH_MAX:
-        room_ns = min(_room_ns(one, alone_ns, stretch, factor) for one in facts.live)
+        more = _more_of_step(facts, alone_ns)
+        room_ns = min(_room_ns(one, alone_ns, more, factor) for one in facts.live)
     share = facts.lease.slack_share / (2 if facts.interference.halved else 1)
     delay_ns, limit = min(
         (share * token_ns, Hold.DECODE_SLACK), (share * prompt_ns, Hold.NEXT_REQUEST), (room_ns, Hold.STRETCH)
@@ -151,9 +156,19 @@ def _refused(facts: CreditFacts) -> Hold | None:
     return Hold.CONTROL if facts.control else None
 
 
-def _room_ns(request: LiveRequest, step_ns: int, stretch: float, factor: float) -> float:
+def _more_of_step(facts: CreditFacts, step_ns: int) -> float:
+    """Return more * (1 - growth): the share by which rollouts may prolong a step."""
+    step_ns, more = max(1, step_ns), facts.lease.stretch - 1
+    grows_ns = max(0, step_ns - (facts.fewer_decode_ns or 0)) * (1 + more) / more
+    # A request arrives in the middle of a step, on average, and half of what rollouts took in it is a wait.
+    later_ns = FIRST_TOKEN_STRETCH * _FIRST_TOKEN_STEPS * grows_ns + max(0, step_ns - grows_ns) / 2
+    first_ns = (facts.usual_prefill_ns or 0) + _FIRST_TOKEN_STEPS * step_ns
+    return min(more, (FIRST_TOKEN_STRETCH - 1) * first_ns / later_ns) * (1 - grows_ns / step_ns)
+
+
+def _room_ns(request: LiveRequest, step_ns: int, more: float, factor: float) -> float:
     if request.elapsed_ns is None:
         return 0.0
     delayed_ns = factor * request.work_ns
     alone_ns = max(0.0, request.elapsed_ns - request.lent_ns - delayed_ns) + step_ns
-    return (stretch - 1) * alone_ns - delayed_ns
+    return more * alone_ns - delayed_ns

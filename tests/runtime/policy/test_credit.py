@@ -33,6 +33,7 @@ FACTS = CreditFacts(
     fewer_decode_ns=8 * MS,
     spread_ns=0.0,
     largest_prefill_ns=100 * MS,
+    usual_prefill_ns=100 * MS,
     layer_ns=0,
     room_in_memory=True,
     others=False,
@@ -58,6 +59,7 @@ _facts = st.builds(
     fewer_decode_ns=st.none() | st.integers(1, 100 * MS),
     spread_ns=st.floats(0, 5 * MS),
     largest_prefill_ns=st.none() | st.integers(0, 600 * MS),
+    usual_prefill_ns=st.none() | st.integers(0, 600 * MS),
     layer_ns=st.integers(0, 5 * MS),
     waiting=st.booleans(),
     room_in_memory=st.booleans(),
@@ -169,6 +171,39 @@ def test_where_more_requests_make_longer_steps_less_is_given(fewer_ms, part):
     fewer_ns = None if fewer_ms is None else round(fewer_ms * MS)
     young = replace(FACTS, live=[YOUNG], fewer_decode_ns=fewer_ns)
     assert grant(young).work_ns == pytest.approx(max(0.0, part) * 48 * MS / FACTOR_GUESSED, abs=1)
+
+
+@given(
+    base=st.integers(MS, 100 * MS),
+    each=st.integers(0, 20 * MS),
+    requests=st.integers(1, 60),
+    prefill_ns=st.integers(0, 500 * MS),
+    stretch=st.floats(1.01, 2.29),
+)
+def test_longer_steps_of_more_requests_never_stretch_a_first_token_beyond_its_limit(
+    base, each, requests, prefill_ns, stretch
+):
+    """Where `requests` are alive, serving alone would have fewer: by the factor by which their tokens take longer."""
+    old = FACTS.live[0]._replace(elapsed_ns=10**15, due_ns=NOW + 10**12)
+    step_ns = base + each * requests
+    credit = grant(
+        replace(
+            FACTS,
+            lease=replace(LEASE, stretch=stretch),
+            live=[old],
+            decode_ns=step_ns,
+            fewer_decode_ns=round(base + each * requests / stretch),
+            usual_prefill_ns=prefill_ns,
+            ttft_budget_ns=10**16,
+        )
+    )
+    # In the long run each step takes `longer` times as long as such a step alone, and a request `stretch_made` times.
+    longer = 1 + FACTOR_GUESSED * credit.work_ns / (10**15 + step_ns)
+    stretches = (1 + thousandths / 1000 for thousandths in range(1500))
+    stretch_made = next(made for made in stretches if made * base + each * requests >= longer * step_ns)
+    alone_ns = prefill_ns + 2 * (base + each * requests / stretch_made)
+    assert prefill_ns + 2 * step_ns + (longer - 1) * step_ns / 2 <= 1.05 * alone_ns * 1.001
+    assert stretch_made <= stretch * 1.001
 
 
 BUSY = replace(STEP, load=replace(STEP.load, wanted=True))

@@ -189,6 +189,7 @@ class ServingTelemetry(EngineTelemetry):
                 fewer_decode_ns=times.decode_ns(requests / fewer, context / fewer),
                 spread_ns=times.decode.spread_ns,
                 largest_prefill_ns=times.prefill_ns(page.max_prompt_tokens()),
+                usual_prefill_ns=self._usual_prefill_ns(),
                 layer_ns=page.get(Party.ROLLOUT, Field.LAYER_NS),
                 room_in_memory=self._room_in_memory(lease),
                 others=page.get(Party.AGENT, Field.OTHERS) > 0,
@@ -372,7 +373,7 @@ class ServingTelemetry(EngineTelemetry):
                 next_token_due_ns=min((_next_token_due_ns(request, budgets, now) for request in running), default=0),
                 decode_ns=decode_ns,
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
-                usual_prefill_ns=self.times.prefill_ns(self._usual_tokens) if self._usual_tokens else None,
+                usual_prefill_ns=self._usual_prefill_ns(),
                 ttft_budget_ns=budgets.ttft_min_ns,
                 regret_room_ns=room,
                 worked_ns=worked,
@@ -381,6 +382,9 @@ class ServingTelemetry(EngineTelemetry):
                 late_by_lending=self._counts["lending"],
             )
         )
+
+    def _usual_prefill_ns(self) -> int | None:
+        return self.times.prefill_ns(self._usual_tokens) if self._usual_tokens else None
 
     def _stays_busy(self, just_stepped: Sequence[Any]) -> bool:
         if self._begun or self._view.waiting:
