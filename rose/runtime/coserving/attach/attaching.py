@@ -29,7 +29,7 @@ FOLDERS = tuple(dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir()))))
 
 
 class AttachError(UserError):
-    """The engine was not attached or not released. It serves as before."""
+    """The engine could not be attached or released. The engine serves as before."""
 
     exit_code: ClassVar[int] = 1
 
@@ -97,7 +97,7 @@ class OwnedEngine:
                 raise
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
-        """Return the engine's former state. After a release `by_owner`, deployments do not attach it again."""
+        """Detach the engine, and return its state before that. If `by_owner`, agents do not attach the engine again."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
         return state
@@ -181,7 +181,7 @@ def _link(page: Path) -> Iterator[int]:
 
 
 def pages_in_use() -> list[PageUse]:
-    """Return this host's pages of this user, and of `ROSE_PAGE_USER`."""
+    """Return the pages on this host that belong to this user or to the user in `ROSE_PAGE_USER`."""
     users = page_users()
     fleets = [fleet for folder in FOLDERS for fleet in sorted(folder.glob("rose-*")) if is_private(fleet, users)]
     return [_use(path) for fleet in fleets for path in sorted(fleet.glob("*/page"))]

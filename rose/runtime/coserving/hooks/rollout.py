@@ -84,7 +84,7 @@ class RolloutPlugin:
         self._describe()
 
     def _wait_for_device(self) -> None:
-        """Return once serving does not want the device. A lease is not needed, because a sync works without one."""
+        """Wait until serving does not want the device. A lease is not needed, because a sync works without one."""
         while self.page.serving_wants() and self.page.serving_works():
             time.sleep(_DEVICE_POLL_S)
 
@@ -159,7 +159,7 @@ class RolloutPlugin:
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """Return a key for the prefix cache. It ends with the client's key, where SGLang expects a LoRA adapter's name."""
+    """Return a prefix cache key. The client's key is its end, where SGLang looks for a LoRA adapter's name."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 

@@ -59,7 +59,7 @@ class SavedMemory:
         return bool(self._scheduler.is_fully_idle())
 
     def bring(self, *, weights_alone: bool = False) -> int:
-        """Bring the memory in and return its bytes. Raises NoRoomError, and then brings nothing in."""
+        """Bring the memory to the device. Return its size in bytes. If NoRoomError is raised, nothing was moved."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
         tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
@@ -87,7 +87,7 @@ class SavedMemory:
 
 
 class Activation:
-    """Moves memory between two steps. Saved memory comes with a lease, pool memory when requests need it."""
+    """Moves memory between two steps: `SavedMemory` when a lease begins, `PoolMemory` when requests need it."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
@@ -99,7 +99,7 @@ class Activation:
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """Bring memory in. Return whether saved memory moved. Raises NoRoomError, or RuntimeError if it was slow."""
+        """Bring memory in; return whether `SavedMemory` moved. Raises NoRoomError, or RuntimeError for a slow move."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(self._bring, away=False)
