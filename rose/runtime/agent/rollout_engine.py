@@ -328,4 +328,4 @@ def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:
         writer.record(end)
     if predecessor(root, run_id, device_id, anchor or Anchor.take()) is not None:
-        raise UserError("its agents had ended before, and nobody accounts for its time since")
+        raise UserError("its agents had ended earlier, and nobody accounts for its time after that")

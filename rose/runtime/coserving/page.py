@@ -458,7 +458,7 @@ def page_users() -> list[int]:
     try:
         return [int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid]
     except KeyError:
-        raise PageError(f"{_PAGE_USER} is {name!r}: name a user of this host, or a user's number") from None
+        raise PageError(f"{_PAGE_USER} is {name!r}: set it to the name or the number of a user of this host") from None
 
 
 _R = TypeVar("_R")

@@ -242,6 +242,6 @@ def require_hooks() -> None:
     """Raise RuntimeError if a hook is missing."""
     if (missing := missing_hooks()) is not None:
         raise RuntimeError(
-            f"{missing}, and see that the package rose-serving is installed in the same environment (its entry point "
+            f"{missing}. Check that the package rose-serving is installed in the same environment (its entry point "
             "is how SGLang finds the plugin)."
         )

@@ -109,7 +109,7 @@ def fork_engine(
     request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):
         # The environment has secrets.
-        raise ForkError(f"no fork server of this user answers at {path}: its folder is gone, or open to others")
+        raise ForkError(f"no fork server of this user answers at {path}: its folder is gone, or others can open it")
     try:
         requester = os.pidfd_open(os.getpid())
     except OSError as error:

@@ -168,7 +168,7 @@ class Phases:
 
     def _check(self) -> None:
         if self._given_up.is_set():
-            raise TransferError("its agent leaves the engine to another")
+            raise TransferError("its agent leaves the engine to another agent")
 
 
 _REPORT = re.compile(rf"\d+\.({'|'.join(get_args(Verb))})\.\d+\.json")
@@ -362,7 +362,7 @@ class EngineSync:
                 ends = {(report["after_step"], report["sha256"]) for report in committed}
                 if len(ends) > 1:
                     raise TransferError(
-                        f"ranks differ in the step or the weights of the swap to version {version}: {sorted(ends)}"
+                        f"ranks swapped to version {version} at different steps or to other weights: {sorted(ends)}"
                     )
             except TransferError:
                 self._note(trusted=False)  # Some rank may have the version, or other weights.

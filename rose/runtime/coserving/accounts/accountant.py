@@ -28,8 +28,7 @@ class _Group(NamedTuple):
 
 
 class Waits:
-    """Records an engine's waits as one event per second, lease and reason. `lease_at` maps a time to (lease id,
-    step)."""
+    """Records an engine's waits: one event per second, lease and reason. `lease_at(ns)` returns (lease id, step)."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class OwnedEngine:
                 "and start it without ROSE_PLUGIN_ROLE=off"
             )
         if state.role != "serving":
-            raise AttachError(f"{self.url} is a rollout engine of ROSE's: name the serving engine's URL")
+            raise AttachError(f"{self.url} is a rollout engine of ROSE's: give the serving engine's URL")
         return state
 
     def attach(
@@ -109,7 +109,7 @@ class OwnedEngine:
             raise AttachError(str(error)) from None
         if not isinstance(taken, list) or not taken or not all(taken):
             raise AttachError(
-                f"serving at {self.url} has no pages (answer: {taken}): install rose-serving beside its SGLang "
+                f"serving at {self.url} cannot use pages (answer: {taken}): install rose-serving beside its SGLang "
                 "and start it without ROSE_PLUGIN_ROLE=off"
             )
 
@@ -124,10 +124,10 @@ class OwnedEngine:
                         ", as the engine sees it. It has to run on this host, and in a container with the host's "
                         "/dev/shm"
                     )
-                raise AttachError(f"the engine at {self.url} does not take {view.path}: {reason}")
+                raise AttachError(f"the engine at {self.url} does not take the page {view.path}: {reason}")
             if time.monotonic() >= deadline:
                 raise AttachError(
-                    f"the engine at {self.url} has not taken {view.path}: see the lines with ROSE in its log"
+                    f"the engine at {self.url} has not taken the page {view.path}: see the lines with ROSE in its log"
                 )
             waiting()
             time.sleep(_POLL_S)
@@ -147,8 +147,8 @@ class OwnedEngine:
                 ) from None
             if error.code == 404 and body is not None:
                 raise AttachError(
-                    f"the server at {self.url} lacks {path}, as SGLang's embedded server does "
-                    "(SGLANG_RUST_SERVER): set ROSE_PLUGIN_PAGE in its unit file, and start it again"
+                    f"the server at {self.url} has no {path}. If it is SGLang's embedded server "
+                    "(SGLANG_RUST_SERVER), set ROSE_PLUGIN_PAGE in its unit file, and start it again"
                 ) from None
             why = "no reason"
             with suppress(OSError, http.client.HTTPException):
@@ -216,7 +216,7 @@ def _opened(page: Path) -> ArbiterPage:
     except PageError as error:
         raise AttachError(str(error)) from None
     except OSError as error:
-        raise AttachError(f"{page} cannot be used as a page ({error.strerror}): name the page's file") from None
+        raise AttachError(f"{page} cannot be used as a page ({error.strerror}): give the path of a page") from None
 
 
 def _same(text: str, page: Path) -> bool:

@@ -65,7 +65,7 @@ class SavedMemory:
         tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
         needed, free = sum(self._away_bytes[tag] for tag in tags), _free_bytes()
         if free < needed:
-            raise NoRoomError(f"{needed} bytes of the device are needed, and {free} are free")
+            raise NoRoomError(f"{needed} bytes of device memory are needed, and {free} are free")
         # Checked first: without room the saver ends the process.
         self._scheduler.weight_updater.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=tags))
         for tag in tags:
@@ -107,7 +107,7 @@ class Activation:
         self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, 0)
         if took_ns > ACTIVATION_NS_MAX:
             raise RuntimeError(
-                f"the engine's memory took {took_ns / 1e9:.1f} s to the device, more than "
+                f"moving the engine's memory to the device took {took_ns / 1e9:.1f} s, more than "
                 f"{ACTIVATION_NS_MAX / 1e9:.0f} s: set coserving.activation to resident, or use a smaller model"
             )
         return self._saved is not None

@@ -51,8 +51,7 @@ class Blocks:
         return max(1, number * self.block), min(self.slots + 1, (number + 1) * self.block)
 
     def to_map(self, slots: int) -> list[int]:
-        """Return the lowest blocks to map until `slots` slots are usable, or all unmapped blocks if those are too
-        few."""
+        """Return the lowest unmapped blocks to map until `slots` slots are usable, or all if there are too few."""
         chosen: list[int] = []
         missing = min(slots, self.slots) - self.mapped_slots
         for number in range(self.count):

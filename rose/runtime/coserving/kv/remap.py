@@ -211,9 +211,9 @@ def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
         else:
             pool.k_buffer, pool.v_buffer = buffers.keys, buffers.values
             setattr(pool, _BUFFERS, buffers)
-            logger.info("ROSE can move this KV pool: blocks of %d slots", buffers.blocks.block)
+            logger.info("ROSE can move this KV pool in blocks of %d slots", buffers.blocks.block)
             return None
-    logger.warning("ROSE leaves this KV pool where it is: %s", refused)
+    logger.warning("ROSE cannot move this KV pool: %s", refused)
     return original(pool)
 
 

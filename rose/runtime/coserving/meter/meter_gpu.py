@@ -147,7 +147,7 @@ class GpuInstrument:
         wanted: str | int = self._gpu if self._uuid is None else self._uuid
         if self._uuid is None and self._visible is not None:
             if self._gpu >= len(self._visible):
-                raise UnreadableError(f"CUDA_VISIBLE_DEVICES has {len(self._visible)} GPUs: change `gpu`")
+                raise UnreadableError(f"CUDA_VISIBLE_DEVICES has {len(self._visible)} GPUs: change the device's `gpu`")
             token = self._visible[self._gpu]
             wanted = int(token) if token.isdecimal() else token
         if isinstance(wanted, int):

@@ -210,7 +210,7 @@ class WeightUpdater:
         if not expected or actual != expected:
             drift = find_drift(weights.views, manifest, weights.regions, turn)
             if expected and drift is None:
-                logger.warning("ROSE: fingerprints of version %d differ, and no tensor does", manifest.version)
+                logger.warning("ROSE: fingerprints of version %d differ, but its tensors do not", manifest.version)
         if drift is None:
             self._verified = manifest.weights_sha256, {name: one for name, one in actual.items() if one is not None}
         return drift

@@ -135,7 +135,7 @@ def test_a_page_that_is_none(attach, page, tmp_path):
     owner = Owner()
     with pytest.raises(AttachError, match=r"no page at .*/none: .* `rose up`"):
         attach(owner, tmp_path / "none")
-    with pytest.raises(AttachError, match="name the page's file"):
+    with pytest.raises(AttachError, match="give the path of a page"):
         attach(owner, page.path.parent)
     (tmp_path / "short").touch(0o600)
     with pytest.raises(AttachError, match="not an arbiter page of this version"):
