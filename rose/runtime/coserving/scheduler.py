@@ -120,7 +120,7 @@ class SchedulerView:
         return {client_id(str(request.rid)): arrived_ns(request) for request in [*self.waiting, *self.running]}
 
     def end_aborted(self) -> int:
-        """End requests that clients gave up. SGLang would keep them for one more step."""
+        """End requests that clients have aborted. SGLang would keep them for one more step."""
         return self.end([request for request in self.running if request.to_finish is not None])[0]
 
     def end_ids(self, request_ids: Iterable[str]) -> tuple[int, int]:

@@ -71,7 +71,7 @@ def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -
 
 
 def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
-    """Return how long a run without turns counts as paused, in ns: the longest time for which a run holds an engine."""
+    """Return how long a run without turns counts as paused, in ns: the longest time that it waits for another run."""
     models = {run.model for run in runs}
     switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
     return max(map(hold_ns, switches), default=HOLD_MIN_NS)

@@ -109,7 +109,7 @@ class OwnedEngine:
             raise AttachError(str(error)) from None
         if not isinstance(taken, list) or not taken or not all(taken):
             raise AttachError(
-                f"serving at {self.url} cannot use pages (answer: {taken}): install rose-serving beside its SGLang "
+                f"serving at {self.url} cannot attach to a page (answer: {taken}): install rose-serving beside its SGLang "
                 "and start it without ROSE_PLUGIN_ROLE=off"
             )
 
@@ -124,10 +124,10 @@ class OwnedEngine:
                         ", as the engine sees it. It has to run on this host, and in a container with the host's "
                         "/dev/shm"
                     )
-                raise AttachError(f"the engine at {self.url} does not take the page {view.path}: {reason}")
+                raise AttachError(f"the engine at {self.url} does not attach to {view.path}: {reason}")
             if time.monotonic() >= deadline:
                 raise AttachError(
-                    f"the engine at {self.url} has not taken the page {view.path}: see the lines with ROSE in its log"
+                    f"the engine at {self.url} has not attached to {view.path}: see the lines with ROSE in its log"
                 )
             waiting()
             time.sleep(_POLL_S)

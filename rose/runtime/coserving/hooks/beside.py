@@ -58,7 +58,7 @@ class BesideServing:
         self._add(self.layer_ns)
 
     def count(self) -> None:
-        """Replace the predicted work in the count by the work that was done."""
+        """In the count, replace the predicted work by the work that was done."""
         with self._lock:
             now_ns = self._clock_ns()
             if self.raised or (self.running and (self._on_cores or not self.layer_ns)):
