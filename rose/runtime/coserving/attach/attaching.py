@@ -109,8 +109,8 @@ class OwnedEngine:
             raise AttachError(str(error)) from None
         if not isinstance(taken, list) or not taken or not all(taken):
             raise AttachError(
-                f"serving at {self.url} cannot attach to a page (answer: {taken}): install rose-serving beside its SGLang "
-                "and start it without ROSE_PLUGIN_ROLE=off"
+                f"serving at {self.url} cannot attach to a page (answer: {taken}): install rose-serving beside its "
+                "SGLang and start it without ROSE_PLUGIN_ROLE=off"
             )
 
     def _wait(self, view: ArbiterPage, waiting: Callable[[], None], deadline: float) -> EngineState | None:
