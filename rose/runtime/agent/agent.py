@@ -531,7 +531,7 @@ class DeviceAgent:
         self._take_back(reason)
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record a sync also in the device's time, because later leases are charged for it."""
+        """Record a sync with a time of the device's clock, because later leases are charged for the sync."""
         self._note(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:

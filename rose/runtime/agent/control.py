@@ -75,7 +75,7 @@ class Control:
         return True
 
     def take_back(self, engine_id: str, reason: str) -> int:
-        """Have the gateway take all turns off an engine. Return how many turns (0 if the gateway does not answer)."""
+        """Have the gateway take all turns off an engine. Return their number, or 0 if the gateway does not answer."""
         try:
             return self._client.preempt(PreemptRequest(engine_id=engine_id, kv_tokens=None, reason=reason)).requests
         except (OSError, http.client.HTTPException, ValueError):

@@ -1,4 +1,4 @@
-"""Keeps a rollout engine on a device: takes one over or starts one, and restarts it after waits that grow."""
+"""Keeps a rollout engine on a device: takes one over or starts one, and restarts it, each time after a longer wait."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def rollout_event(
 
 
 class RolloutEngine:
-    """Keeps one rollout engine at a time, in a thread that lives as long as the engine. An engine that a former agent
-    left is taken over if its spec is the same. On a lent GPU, the engine starts after serving."""
+    """Keeps one rollout engine at a time. Its thread lives as long as the engine. A former agent's engine is taken over
+    if its spec is the same. On a lent GPU, a new engine waits until serving has started."""
 
     def __init__(
         self,
@@ -328,4 +328,4 @@ def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:
         writer.record(end)
     if predecessor(root, run_id, device_id, anchor or Anchor.take()) is not None:
-        raise UserError("its agents had ended before, and nobody accounts for its time since")
+        raise UserError("its agents had ended earlier, and nobody accounts for its time after that")

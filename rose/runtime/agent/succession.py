@@ -24,7 +24,7 @@ _LATELY_US = 86_400_000_000  # a day: only this part of a long ledger is read, u
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """The state of former agents, who accounted for the time until `until_ns` (monotonic). `leases` ended after it."""
+    """What former agents left. They accounted for the time until `until_ns` (monotonic). `leases` ended after that."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
@@ -49,7 +49,7 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
-    """Return the clock of this device's agents since boot, never behind the ledger. Raises OSError or LedgerError."""
+    """Return the clock of a device's agents since boot; no event is ahead of it. Raises OSError or LedgerError."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
     with _reading(ledger, f"how far the clock of device {device_id} has come") as connection:
@@ -117,7 +117,7 @@ def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -> tuple[int, int, bool, str] | None:
-    """Return (accounted until, newest fact, joined, last training run), in UTC ns, or None for an unknown device."""
+    """Return (accounted until, newest event's time, whether joined, last training run) or None. Times are UTC ns."""
     of_device = {"run_id": run_id, "device_id": device_id}
     changed_ns, action = connection.execute(sql.read("device/last_change.sql"), of_device).fetchone() or (None, None)
     if changed_ns is None:

@@ -15,7 +15,7 @@ def made_before(request: Any) -> int:
 
 
 def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Turn the request's last input ids into output ids, if its custom parameters say so."""
+    """Turn the request's last input ids into output ids, as many as its custom parameter `rose_made` says."""
     from sglang.srt.utils.weight_versions import WeightVersionEvent
 
     params, ids = request.sampling_params.custom_params, request.origin_input_ids
@@ -72,7 +72,7 @@ def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> No
 
 
 def later_spans(spans: Any, *_args: Any, current_version: str, **_kwargs: Any) -> Any:
-    """Return the spans of weight versions, with positions counted from the answer's first token."""
+    """Return the spans of weight versions of the new output alone, with positions counted from its first token."""
     from sglang.srt.utils.weight_versions import WeightVersionSpan
 
     made, later = spans[0].end, spans[1:]

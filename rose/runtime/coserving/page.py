@@ -1,7 +1,7 @@
 """The arbiter page: a file in shared memory that connects a device's two engines and their agent.
 
-Each party locks a section and writes it until the party's process ends. A single fact is an aligned 8-byte word, stored
-in one write. Blocks and ring records have checksums. Times are this host's monotonic ns."""
+Each party locks its own section, and is its only writer until the party's process ends. A value is an aligned 8-byte
+word, stored in one write. Blocks and ring records have checksums. Times are this host's monotonic ns."""
 
 from __future__ import annotations
 
@@ -365,8 +365,8 @@ class ArbiterPage:
         return max(0, self.get(party, Field.WORK_NS) - self.get(party, Field.WORK_OPENED_NS))
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Return the time until which a rollout step surely had the device. A core that serving took counts as taken
-        until the step looks at the page again."""
+        """Return until when a rollout step surely had the device. If serving may have taken the core since the step's
+        last look at the page, that is when serving began to want the device."""
         wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
         unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
         return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns
@@ -442,7 +442,7 @@ class ArbiterPage:
         return None if words is None else _record(CutRecord, words)
 
     def rollout_worked_ns(self, now_ns: int) -> int:
-        """Return rollouts' total device time, with the step in progress if the engine is alive."""
+        """Return rollouts' total device time in ns. A living engine's step in progress is included."""
         worked = self.get(Party.ROLLOUT, Field.WORKED_NS)
         open_since = self.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         stepping = open_since and self.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT
@@ -458,7 +458,7 @@ def page_users() -> list[int]:
     try:
         return [int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid]
     except KeyError:
-        raise PageError(f"{_PAGE_USER} is {name!r}: name a user of this host, or a user's number") from None
+        raise PageError(f"{_PAGE_USER} is {name!r}: set it to the name or the number of a user of this host") from None
 
 
 _R = TypeVar("_R")

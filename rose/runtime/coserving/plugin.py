@@ -177,7 +177,7 @@ def _gated() -> bool:
 
 
 def _load_model(answer: Any, runner: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """Hook the layers of a gated engine before graphs are captured, so that the graphs contain the gate."""
+    """Add the gate to the layers of an engine that shares its device, before SGLang captures graphs of them."""
     if _gated():
         if str(runner.device) == "cuda":
             add_layer_hooks(runner.model, before_each_layer(_between_layers))
@@ -225,7 +225,7 @@ def register() -> None:
 
 
 def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
-    """Return a text that names missing hooks, or None. SGLang itself only logs them."""
+    """Return a message that names the missing hooks, or None. SGLang itself only logs a missing hook."""
     import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -242,6 +242,6 @@ def require_hooks() -> None:
     """Raise RuntimeError if a hook is missing."""
     if (missing := missing_hooks()) is not None:
         raise RuntimeError(
-            f"{missing}, and see that the package rose-serving is installed in the same environment (its entry point "
+            f"{missing}. Check that the package rose-serving is installed in the same environment (its entry point "
             "is how SGLang finds the plugin)."
         )

@@ -1,5 +1,5 @@
-"""Asks a rollout engine's plugin questions. They are sent as `/generate` requests, which reach all ranks at the same
-point of their loops, and are answered with an abort."""
+"""Questions to the plugin in a rollout engine. A question is sent as a `/generate` request, because such a request
+reaches all ranks at the same point of their loops. The answer is the message of an abort."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUESTION = re.compile(r"rose-(?:(prepare|commit|audit|confirm)-([0-9]{1,18})|en
 
 
 def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]:
-    """Return the body of a question's request. `about` is a policy version or, for "end", the id of a request."""
+    """Return the body of the HTTP request for a question. `about`: a policy version or, for "end", a request's id."""
     return {
         "rid": f"rose-{verb}-{about}-{uuid.uuid4().hex}",
         "input_ids": [0],
@@ -27,7 +27,7 @@ def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]
 
 
 def unrecorded_id() -> str:
-    """Return a request id of fixed length, because SGLang's abort matches prefixes."""
+    """Return a new request id of fixed length, so that none is a prefix of another: SGLang aborts by prefix."""
     return f"{CLIENT_RECORDS}{uuid.uuid4().hex}"
 
 

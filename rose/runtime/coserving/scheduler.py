@@ -52,7 +52,7 @@ class SchedulerView:
         return socket if hasattr(socket, "getsockopt") else None
 
     def own_compiled(self) -> None:
-        """Let only `queue_compiled` queue requests with compiled grammars. SGLang would prefill them past the gate."""
+        """From now on, only `queue_compiled` queues requests with compiled grammars: SGLang would bypass the gate."""
         self._grammars = self._scheduler.grammar_manager
         self._compiled = self._grammars.get_ready_grammar_requests
         self._grammars.get_ready_grammar_requests = list
@@ -98,7 +98,7 @@ class SchedulerView:
         return 0 if chunked is None else int(chunked.extend_end)
 
     def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, float]:
-        """Return the next step: ("prefill", new tokens, pairs) or ("decode", requests, context tokens)."""
+        """Return ("prefill", new tokens, attended pairs) or ("decode", requests, context tokens) for the next step."""
         scheduler = self._scheduler
         if scheduler.chunked_req is not None:
             return "prefill", chunk_tokens, attended(chunk_tokens, self.chunked_prefix)
@@ -116,11 +116,11 @@ class SchedulerView:
             self.computed_share += 0.2 * (min(1.0, int(batch.extend_num_tokens) / tokens) - self.computed_share)
 
     def held(self) -> dict[str, int]:
-        """Return when each request arrived, by request id."""
+        """Return the arrival (monotonic ns) of each request that waits or runs, by request id."""
         return {client_id(str(request.rid)): arrived_ns(request) for request in [*self.waiting, *self.running]}
 
     def end_aborted(self) -> int:
-        """End requests that clients gave up. SGLang would keep them for one more step."""
+        """End requests that clients have aborted. SGLang would keep them for one more step."""
         return self.end([request for request in self.running if request.to_finish is not None])[0]
 
     def end_ids(self, request_ids: Iterable[str]) -> tuple[int, int]:
@@ -164,8 +164,8 @@ class SchedulerView:
         return len(requests), sum(len(request.output_ids) - made_before(request) for request in requests)
 
     def abandon(self, batch: Any, *, end: bool) -> tuple[int, int]:
-        """Undo a step that ran without the overlap schedule. With `end`, its requests end, else they return to the
-        queue. Return (ended requests, their tokens)."""
+        """Undo a step that ran without the overlap schedule. If `end`, its requests end; otherwise they return to the
+        queue. Return the numbers of ended requests and of their tokens."""
         from sglang.srt.mem_cache.common import release_kv_cache
 
         scheduler = self._scheduler

@@ -1,4 +1,4 @@
-"""Lets engines outlive their starter. An engine ends once its record is gone, or its page had no agent for too long."""
+"""Lets engines outlive their starter. An engine ends when its record is gone or its page had no agent for too long."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 def start_detached(
     arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
 ) -> int:
-    """Run this Python with `arguments` as a program that outlives this process. Return its pid. Raises OSError."""
+    """Start this Python with `arguments` in a process that outlives the caller. Return its pid. Raises OSError."""
     started = subprocess.run(
         [*prefix, sys.executable, "-c", _SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
@@ -173,7 +173,7 @@ def environment(spec: EngineSpec) -> dict[str, str]:
 
 
 def watch_from_within() -> None:
-    """Write this engine's record, and end the engine once nobody keeps it. Call this in the engine's first process."""
+    """Write this engine's record, and end the engine when it is orphaned. Call this in the engine's first process."""
     if not (text := os.environ.get(_VARIABLE)):
         return
     facts = json.loads(text)
@@ -199,7 +199,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_ending(pid: int) -> bool:
-    """Return whether a process is gone or was killed. Under `SCHED_IDLE`, a killed one keeps its locks for seconds."""
+    """Return whether a process is gone or killed. Under SCHED_IDLE, a killed process keeps its locks for seconds."""
     try:
         fields = _stat(pid)
         status = Path(f"/proc/{pid}/status").read_text()

@@ -33,7 +33,7 @@ def environment(door: Door | None, port: int) -> dict[str, str]:
 
 
 def open_from_within() -> None:
-    """Start this engine's proxy, if any. Return once it listens, or exit with the reason. Call in the first process."""
+    """In an engine's first process, start its proxy, if any. Return when it listens, or exit with the reason."""
     if not (text := os.environ.get(_VARIABLE)):
         return
     facts = json.loads(text)

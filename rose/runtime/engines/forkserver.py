@@ -87,7 +87,7 @@ def installed_code() -> dict[str, str]:
 
 
 def server_environment() -> dict[str, str]:
-    """Return a server's environment variables. They allow one OpenMP thread, because a pool does not survive a fork."""
+    """Return a server's environment. It allows one OpenMP thread, because a thread pool does not survive a fork."""
     from rose.runtime.platform import cpu, gpu
 
     return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores(), "OMP_NUM_THREADS": "1"}
@@ -109,7 +109,7 @@ def fork_engine(
     request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):
         # The environment has secrets.
-        raise ForkError(f"no fork server of this user answers at {path}: its folder is gone, or open to others")
+        raise ForkError(f"no fork server of this user answers at {path}: its folder is gone, or others can open it")
     try:
         requester = os.pidfd_open(os.getpid())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Loads SGLang once, then forks engines. A fork breaks threads, OpenMP regions and CUDA, so this process has none."""
+"""Loads SGLang once, then forks engines. A fork breaks threads, OpenMP and CUDA, so this process uses none of them."""
 
 import atexit
 import gc
@@ -201,7 +201,7 @@ def _apply(environment: Mapping[str, str]) -> None:
 
 
 def _fork_children() -> None:
-    """Make SGLang fork instead of spawn its children, unless CUDA is in use."""
+    """Make SGLang start its children by fork, not by spawn, unless CUDA is in use."""
     import multiprocessing
 
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType

@@ -1,4 +1,4 @@
-"""Runs SGLang's server with ROSE's plugin. Importing this module installs the stand-ins, also in spawned processes."""
+"""Runs SGLang's server with ROSE's plugin. A process that imports this module gets stand-ins for missing packages."""
 
 import ctypes
 import os

@@ -35,7 +35,7 @@ def remove_unused() -> int:
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether no process has this user's file open: only then does the kernel grant a write lease."""
+    """Return whether this user owns `path` and no process has it open: only then is a write lease granted."""
     with suppress(OSError):
         status = path.lstat()
         ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()

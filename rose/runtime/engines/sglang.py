@@ -36,7 +36,7 @@ _LOG_TAIL_LINES = 15
 
 
 class EngineError(UserError):
-    """An engine failed to start, died or answered wrongly. The message names the remedy."""
+    """An engine failed to start, died or answered wrongly. The message says what to do."""
 
     exit_code = 1
 
@@ -123,7 +123,7 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the process. Unless `orphan_s` is set, it dies with this thread or, if forked, with this process."""
+        """Start the engine. Unless `orphan_s` is set, it ends with this thread or, after a fork, with this process."""
         spec = self.spec
         for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)

@@ -22,7 +22,7 @@ _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
 def dtype() -> Literal["bfloat16", "float32"]:
-    """Return the engines' number type. Without bfloat16 units, float32 is 4 to 7 times faster from 16 rows on."""
+    """Return the engines' data type. Without bfloat16 units, float32 is 4 to 7 times faster for 16 rows or more."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -37,7 +37,7 @@ def install() -> None:
 
 
 def define_torchvision() -> None:
-    """Define a CUDA torchvision's operators, so that it imports beside a CPU torch. Text models never call them."""
+    """Let a CUDA build of torchvision load with a CPU torch: define its operators, which text models never call."""
     import torch
 
     if torch.version.cuda is not None or hasattr(torch.ops.torchvision, "nms"):

@@ -54,7 +54,7 @@ def is_scheduler(process: psutil.Process) -> bool:
 def place(
     processes: Iterable[psutil.Process], *, cores: Sequence[int], host_cores: Sequence[int], nice: int, idle_class: bool
 ) -> None:
-    """Keep schedulers on `cores`, others on `host_cores`. Raises PermissionError if SCHED_IDLE could not be left."""
+    """Put computing threads on `cores`, others on `host_cores`. Raises PermissionError if SCHED_IDLE cannot be left."""
     for process in processes:
         scheduler = is_scheduler(process)
         idle = idle_class and scheduler
@@ -71,7 +71,7 @@ def place(
 
 
 def leave_idle_class() -> list[int]:
-    """Move this process's threads from SCHED_IDLE to the usual class. Return their ids, the calling thread last."""
+    """Move this process's threads from SCHED_IDLE to SCHED_OTHER. Return their ids, the calling thread last."""
     threads = []
     for thread in _threads(os.getpid()):
         with suppress(ProcessLookupError):
@@ -131,7 +131,7 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
 
 
 def _weigh_session(pid: int, nice: int) -> None:
-    """Lower the weight of an engine's own session, because autogroups divide the cores among sessions first."""
+    """Lower the CPU weight of an engine's own session: Linux autogroups first divide the cores among sessions."""
     with suppress(OSError):
         if os.getsid(pid) == os.getpgid(pid):
             Path(f"/proc/{pid}/autogroup").write_text(str(nice))

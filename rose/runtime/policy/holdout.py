@@ -1,4 +1,4 @@
-"""Draws random windows without leases, which measure the cost of lending."""
+"""Draws the random windows in which nothing is lent. They measure what lending costs."""
 
 import hashlib
 from dataclasses import dataclass

@@ -35,7 +35,7 @@ def never_borrow(_wanted_ns: int, _idle_share: float, _switch_ns: int) -> bool:
 
 
 class Level(IntEnum):
-    """How much of the lease was taken back. The step after the last level ends the lease."""
+    """How much of a lease was taken back. If serving is late even at the last level, the lease ends."""
 
     FULL = 0
     THROTTLED = 1  # Half the shares of compute, regret and slack.
@@ -306,7 +306,7 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
 
 
 def _newly_late(facts: LeaseFacts) -> int:
-    """Return how many requests lending made late, without those in flight at the last step down or before."""
+    """Return how many requests became late by lending since the level last changed, without those then in flight."""
     load, state = facts.load, facts.state
     if not facts.rules.guards or load is None or load.finished < state.settled_at:
         return 0
@@ -314,7 +314,7 @@ def _newly_late(facts: LeaseFacts) -> int:
 
 
 def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
-    """Return the state with serving's latest counters noted. The counters may have restarted at 0."""
+    """Return the state after a look at serving's counters, which may have restarted at 0."""
     if load is None or not state.in_force:
         return state
     if load.late_by_lending < state.late_seen:

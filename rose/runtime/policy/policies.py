@@ -11,8 +11,8 @@ from rose.runtime.policy.slack import Decision, StepFacts
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The decisions of a policy. With `yields`, running steps yield between layers. With `guards`, rollouts are limited
-    by late serving, memory pressure and the priority of serving."""
+    """A policy's decisions. With `yields`, running steps yield between layers. With `guards`, rollouts get less while
+    serving is late or needs memory."""
 
     place: Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
     borrow: Borrow

@@ -50,7 +50,7 @@ class WorkerFacts:
         return max(self.pace_ns, now_ns - self.busy_since_ns)
 
     def expected_ns(self, now_ns: int, unknown_ns: int = 0) -> float:
-        """Return the expected time of one more turn. If the engine's pace is unknown, `unknown_ns` is its pace."""
+        """Return how long one more turn would take, in ns. `unknown_ns` is used if the engine's pace is unknown."""
         return max(self.turn_ns(now_ns), 0 if self.pace_ns else unknown_ns) * max(
             1.0, (self.in_flight + 1) / (self.pace_turns + 1)
         )
@@ -155,7 +155,7 @@ class DemandFacts:
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Return, for each live engine, how many ns (at least 1) the turns and their trajectories' next turns want."""
+    """Return, by engine id, how many ns (1 or more) of each live engine the turns and their follow-up turns need."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

@@ -36,7 +36,7 @@ class ServingHistory:
 
     @property
     def late_alone_share(self) -> float:
-        """Return the share of recent requests that were late without lending; 0 if there are too few."""
+        """Return the share of recent requests that were late even without lending; 0 after too few requests."""
         if not self.counts:
             return 0.0
         (finished_before, late_before, _), (finished, late, _) = self.counts[0], self.counts[-1]

@@ -1,4 +1,4 @@
-"""Assigns rollout engines to RL runs. It avoids switches and, even more, changes of model, which restart an engine."""
+"""Assigns rollout engines to RL runs, with few switches of run and fewer of model, which restart an engine."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class RunFacts:
 
 
 def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int) -> dict[str, str]:
-    """Return the run of each engine. By priority, then by weight, the least served run gets the next engine."""
+    """Return each engine's run. Of the runs with the highest priority, the one served least gets the next engine."""
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
     first = sorted(wanting.values(), key=lambda run: -run.priority)
@@ -61,7 +61,7 @@ def hold_ns(switch_ns: int) -> int:
 
 
 def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -> bool:
-    """Return whether an engine may change its model. It may not during a short pause of its run, or during a hold."""
+    """Return whether an engine may change its model: not in a short pause of its run, and not soon after a change."""
     own = runs.get(engine.run_id or "")
     if own is not None and own.turns == 0 and own.quiet_ns is not None and own.quiet_ns < engine.start_ns:
         return False
@@ -71,7 +71,7 @@ def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -
 
 
 def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
-    """Return how long a run without turns counts as pausing: as long as it may have to wait for another run."""
+    """Return how long a run without turns counts as paused, in ns: the longest time that it waits for another run."""
     models = {run.model for run in runs}
     switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
     return max(map(hold_ns, switches), default=HOLD_MIN_NS)
@@ -84,8 +84,8 @@ def serve(
     elapsed_ns: int,
     paused_ns: int = 0,
 ) -> dict[str, float]:
-    """Return each run's slot-seconds, divided by its weight, when `elapsed_ns` more have passed. A new run begins at
-    the lowest level. A run keeps its claim in a pause of up to `paused_ns`."""
+    """Return each run's slot-seconds divided by its weight, after `elapsed_ns` more. The least served run with turns
+    counts as 0, and a new run begins there. A run that pauses less than `paused_ns` keeps its value, also below 0."""
     present = {run.run_id: run for run in runs if run.turns or (run.quiet_ns is not None and run.quiet_ns < paused_ns)}
     wanting = [run_id for run_id, run in present.items() if run.turns]
     level = min((served[run_id] for run_id in wanting if run_id in served), default=0.0)
@@ -150,7 +150,7 @@ class _Allotment:
         return due
 
     def _serve_least(self, runs: list[RunFacts], had: Mapping[str, int]) -> None:
-        """Give engines, one by one, to the least served run that has more turns than `had` counts for it."""
+        """Give each free engine to the least served run, while a run has more turns than its number in `had`."""
         while True:
             short = [run for run in runs if had[run.run_id] < run.turns]
             for run in sorted(short, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):

@@ -1,16 +1,16 @@
 """Decides whether a rollout step may run now on a device that serves.
 
-A first token is due at arrival + TTFT budget, any other at the last token + TPOT budget. *Slack* limits lateness:
+A first token is due at arrival + TTFT budget, any later one at the token before + TPOT budget. *Slack* limits lateness:
 
-    prefill slack = earliest due first token - now - T_prefill(all that waits)
-    decode slack = earliest due next token - now - T_prefill(all that waits) - T_decode(batch)
+    prefill slack = earliest due first token - now - T_prefill(waiting requests)
+    decode slack = earliest due next token - now - T_prefill(waiting requests) - T_decode(batch)
 
-Slack must stay positive after the time that a rollout step keeps the device once serving wants it. The largest next
-request must also meet the smallest TTFT budget.
+Slack must stay positive even if serving first waits until a rollout step yields. The largest next request must also
+meet the smallest TTFT budget.
 
-*Regret* limits cost. Since a request arrived, rollouts may use only a share of the time that it takes alone. The next
-request is expected to wait for half of the time that a running step takes to yield. A step that costs k times its share
-runs 1/k of the time."""
+*Regret* limits cost. From a request's arrival on, rollouts may use only a share of the time that the request takes
+alone. While there is no request, the expected wait of the next one counts: half of the time that a running step takes
+to yield. If that wait is k times its allowed share, steps run only 1/k of the time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -191,14 +191,14 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool) -> Hold:
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """Return how long the next request is expected to wait for a step to yield, and how long it may wait."""
+    """Return the next request's expected wait for a step to yield, and its allowed wait, both in ns."""
     known = (load.usual_prefill_ns, load.largest_prefill_ns, load.ttft_budget_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)
 
 
 def late_by(*, took_ns: int, lent_ns: int, budget_ns: int) -> str | None:
-    """Return "alone" if a request is late even without `lent_ns`, "lending" if only because of it, None if in time."""
+    """Return None if a request is in time, "alone" if it is late even without `lent_ns`, and "lending" otherwise."""
     if took_ns <= budget_ns:
         return None
     return "alone" if took_ns - lent_ns > budget_ns else "lending"

@@ -142,7 +142,7 @@ def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int])
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:
-    """Return a bound for other features, assuming that time grows at most in proportion to each feature."""
+    """Scale a bound to other features. Time is assumed to grow at most in proportion to each feature."""
     seen, duration_ns = bound
     return duration_ns * max(1.0, *(wanted / max(had, 1.0) for wanted, had in zip(features, seen, strict=True)))
 
@@ -175,7 +175,7 @@ class StepTimes:
         return self.decode.knows((1.0, batch, context_tokens))
 
     def prefill_tokens_within(self, limit_ns: int, prefix_tokens: int = 0) -> int | None:
-        """Return the most tokens after a prefix whose prefill takes at most `limit_ns`, or None if unknown."""
+        """Return how many tokens after a prefix can be prefilled within `limit_ns`, or None if that is unknown."""
         fit = self.prefill
         if not fit.fitted:
             return None
@@ -189,7 +189,7 @@ class StepTimes:
 
 
 def attended(tokens: int, prefix_tokens: float = 0) -> float:
-    """Return the number of pairs of a new token and a token before it. The latter may be in the cached prefix."""
+    """Return how many pairs `tokens` new tokens have: each with all tokens before it, also in the cached prefix."""
     return tokens * (prefix_tokens + tokens / 2)
 
 

@@ -127,7 +127,8 @@ def test_an_engine_that_was_left_is_left_again_replaced_or_told_of(host, monkeyp
         host.next_agent(wait=False)
         until(lambda: host.agent._engine.engine is not None)
         assert host.leave() == first
-    assert reasons == ["it is not possible to find out which weights it holds: its agent leaves the engine to another"]
+    why = "its agent leaves the engine to another agent"
+    assert reasons == [f"it is not possible to find out which weights it holds: {why}"]
     assert first.process() is not None
     # An engine of other arguments than its own is ended.
     host.next_agent(rollout=replace(host.spec.rollout, max_total_tokens=200))

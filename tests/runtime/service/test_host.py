@@ -230,7 +230,7 @@ def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begi
     actor = HostActor(plan)
     until(lambda: "model" in actor.report().doing)
     (undone,) = actor.stop(serving=True)
-    assert undone.startswith("device r: did not end in order: UserError: its agents had ended before")
+    assert undone.startswith("device r: did not end in order: UserError: its agents had ended earlier")
     for ledger in (plan.ledger, tmp_path / "centre"):
         leases = "SELECT lease_id, action, reason FROM lease_event WHERE action <> 'granted'"
         assert query(Ledger(ledger), leases).rows == [

@@ -85,7 +85,7 @@ class Relays:
 
 
 def is_here(url: str) -> bool:
-    """Return whether a URL's HTTP server is on this host, by its addresses."""
+    """Return whether the host of an HTTP URL has an address of this host."""
     with suppress(OSError, ValueError):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:

@@ -28,7 +28,7 @@ from rose.transfer.wire.receiver import Receiver
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A version and its origin; it belongs to no run if `run_id` is "". `signer` is a public key (None: unsigned)."""
+    """A policy version and its origin. `run_id` "" means no run. `signer` is a public key (None: not signed)."""
 
     run_id: str
     version: int
@@ -65,7 +65,7 @@ class HeldRecord:
         self._next = staging / "next.json"
 
     def announce(self, manifest: Manifest) -> None:
-        """Record that, from now on, the engine may hold this version or its former one. Raises TransferError."""
+        """Record that the engine may hold this version from now on, or still the former one. Raises TransferError."""
         partial = self._staging / "next.partial"
         try:
             partial.write_bytes(manifest.to_bytes())
@@ -168,7 +168,7 @@ class Phases:
 
     def _check(self) -> None:
         if self._given_up.is_set():
-            raise TransferError("its agent leaves the engine to another")
+            raise TransferError("its agent leaves the engine to another agent")
 
 
 _REPORT = re.compile(rf"\d+\.({'|'.join(get_args(Verb))})\.\d+\.json")
@@ -201,8 +201,8 @@ class EngineSync:
         return self.held[1]
 
     def bring(self, target: Target) -> Sync:
-        """Bring the engine to a version. Return the event, with the reason if that failed. A refused delta is fetched
-        again as an anchor."""
+        """Bring the engine to the target's version. Return the event; if that failed, it has a reason. If a delta
+        cannot be used, all weights (an anchor) are fetched instead."""
         self._asked = target
         return self._bring_to(target)
 
@@ -211,14 +211,14 @@ class EngineSync:
         self._note(failures=0)
 
     def bring_back(self) -> Sync | None:
-        """Bring an untrusted engine back from an anchor. Return None if it is trusted, or if its origin is unknown."""
+        """Restore an untrusted engine from an anchor (all weights). Return None if trusted or if no origin is known."""
         last = self._held_from if self.standing.held else self._asked
         if self.standing.trusted or last is None:
             return None
         return self._bring_to(replace(last, version=self.version))
 
     def take_over(self, swaps: int) -> str | None:
-        """Find out, by their hash, which weights a former agent's engine has. Return why that failed, or None."""
+        """Find out from hashes which weights a former agent's engine holds. Return why that failed, or None."""
         if swaps == 0:
             return None  # It is at its checkpoint, as a newly started engine is.
         reason: str | None = "its weights are not on record"
@@ -362,7 +362,7 @@ class EngineSync:
                 ends = {(report["after_step"], report["sha256"]) for report in committed}
                 if len(ends) > 1:
                     raise TransferError(
-                        f"ranks differ in the step or the weights of the swap to version {version}: {sorted(ends)}"
+                        f"ranks swapped to version {version} at different steps or to other weights: {sorted(ends)}"
                     )
             except TransferError:
                 self._note(trusted=False)  # Some rank may have the version, or other weights.
@@ -391,7 +391,7 @@ class EngineSync:
         )
 
     def _base(self, target: Target) -> int | None:
-        """Return the acknowledged version of the target's run, as base of a delta, or None. Raises RefusedError."""
+        """Return the engine's version if it can be a delta's base for `target`, else None. Raises RefusedError."""
         if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
         if not self._told:

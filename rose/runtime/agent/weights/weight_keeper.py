@@ -15,7 +15,7 @@ _LAST_S = 5.0  # the longest wait for a sync in progress to be recorded, once it
 
 
 class WeightKeeper:
-    """Brings an engine to the newest target. Calls `coming` before a sync, and `take_out` for distrusted weights."""
+    """Brings an engine to the newest target. Calls `coming` before a sync, `take_out` if weights are not trusted."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class _Group(NamedTuple):
 
 
 class Waits:
-    """Records one engine's waits in groups of one second. `lease_at` returns the (lease, step) in force at a time."""
+    """Records an engine's waits: one event per second, lease and reason. `lease_at(ns)` returns (lease id, step)."""
 
     def __init__(
         self,
@@ -131,14 +131,14 @@ class Accountant:
         self._starting_since_ns = at_ns
 
     def started(self, at_ns: int) -> None:
-        """Record the time of an engine's start, which has ended, as activation."""
+        """Record the time from the engine's start, noted by `starts`, until `at_ns` as activation."""
         with self._lock:
             if self._starting_since_ns:
                 self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
                 self._starting_since_ns = 0
 
     def close(self, now_ns: int, *, final: bool = False) -> list[DeviceSlice]:
-        """Record and return the slices up to `now_ns` minus the lag, which is zero if `final`."""
+        """Record and return the slices up to `now_ns - LAG_NS`, or up to `now_ns` if `final`."""
         until_ns = now_ns if final else now_ns - LAG_NS
         if until_ns <= self._until_ns:
             return []
@@ -210,7 +210,7 @@ class Accountant:
         return event
 
     def _delayed_ns(self) -> int:
-        """Return serving's delay since the last slice. A negative sum is kept for later."""
+        """Return serving's delay (ns) since the last slice, or 0 if negative: then it reduces the next delay."""
         engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
         new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
         self._delayed_seen = engine, delayed_ns
@@ -220,7 +220,7 @@ class Accountant:
         return told_ns
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
-        """Return the (lease, step) in force at a time or, with `last`, the latest one granted by that time."""
+        """Return the (lease id, step) in force at `at_ns` or, with `last`, of the latest lease granted by then."""
         lease_and_step: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):

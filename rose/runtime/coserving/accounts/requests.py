@@ -113,7 +113,8 @@ def _outcome(record: RequestRecord) -> Literal["completed", "failed", "aborted"]
 
 
 def sampled(requests: Sequence[Request], rows: int, window_ns: int, draw: random.Random) -> Iterator[Request]:
-    """Yield about `rows` requests. `requests` of each counts the requests of its outcome, class, lease and window."""
+    """Yield a sample of about `rows` requests. In each, the field `requests` says for how many similar requests it
+    stands: those with the same outcome, class, lease and window of arrival."""
     if len(requests) <= rows:
         yield from requests
         return

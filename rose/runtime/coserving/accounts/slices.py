@@ -1,7 +1,8 @@
 """Divides device time exactly among seven buckets.
 
-Work on credit is spread evenly over the slice: that time goes to the rollout bucket, the rest to serving. Without
-credit, the k parties at work get equal parts. With no party at work, time is `headroom` (a rollout held) or `idle`."""
+A rollout's work on credit (see `policy.credit`) counts as spread evenly over its span: that much time goes to the
+rollout bucket, and the rest to serving. Without credit, parties that work at the same time get equal parts. While no
+party works, time is `headroom` if a rollout step waits, else `idle`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from rose.runtime.coserving.page import Span, SpanRecord
 
 
 class Assignments:
-    """The runs of a device, oldest first, with monotonic ns. One thread reads; others may add."""
+    """A device's runs, oldest first, each with its begin in monotonic ns. One thread reads; others may add."""
 
     def __init__(self, run_id: str = "") -> None:
         self._changes: list[tuple[int, str]] = [(-(1 << 62), run_id)]

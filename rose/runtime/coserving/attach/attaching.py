@@ -29,7 +29,7 @@ FOLDERS = tuple(dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir()))))
 
 
 class AttachError(UserError):
-    """The engine was not attached or not released. It serves as before."""
+    """The engine could not be attached or released. The engine serves as before."""
 
     exit_code: ClassVar[int] = 1
 
@@ -65,7 +65,7 @@ class OwnedEngine:
                 "and start it without ROSE_PLUGIN_ROLE=off"
             )
         if state.role != "serving":
-            raise AttachError(f"{self.url} is a rollout engine of ROSE's: name the serving engine's URL")
+            raise AttachError(f"{self.url} is a rollout engine of ROSE's: give the serving engine's URL")
         return state
 
     def attach(
@@ -97,7 +97,7 @@ class OwnedEngine:
                 raise
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
-        """Return the engine's former state. After a release `by_owner`, deployments do not attach it again."""
+        """Detach the engine, and return its state before that. If `by_owner`, agents do not attach the engine again."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
         return state
@@ -109,8 +109,8 @@ class OwnedEngine:
             raise AttachError(str(error)) from None
         if not isinstance(taken, list) or not taken or not all(taken):
             raise AttachError(
-                f"serving at {self.url} has no pages (answer: {taken}): install rose-serving beside its SGLang "
-                "and start it without ROSE_PLUGIN_ROLE=off"
+                f"serving at {self.url} cannot attach to a page (answer: {taken}): install rose-serving beside its "
+                "SGLang and start it without ROSE_PLUGIN_ROLE=off"
             )
 
     def _wait(self, view: ArbiterPage, waiting: Callable[[], None], deadline: float) -> EngineState | None:
@@ -124,10 +124,10 @@ class OwnedEngine:
                         ", as the engine sees it. It has to run on this host, and in a container with the host's "
                         "/dev/shm"
                     )
-                raise AttachError(f"the engine at {self.url} does not take {view.path}: {reason}")
+                raise AttachError(f"the engine at {self.url} does not attach to {view.path}: {reason}")
             if time.monotonic() >= deadline:
                 raise AttachError(
-                    f"the engine at {self.url} has not taken {view.path}: see the lines with ROSE in its log"
+                    f"the engine at {self.url} has not attached to {view.path}: see the lines with ROSE in its log"
                 )
             waiting()
             time.sleep(_POLL_S)
@@ -147,8 +147,8 @@ class OwnedEngine:
                 ) from None
             if error.code == 404 and body is not None:
                 raise AttachError(
-                    f"the server at {self.url} lacks {path}, as SGLang's embedded server does "
-                    "(SGLANG_RUST_SERVER): set ROSE_PLUGIN_PAGE in its unit file, and start it again"
+                    f"the server at {self.url} has no {path}. If it is SGLang's embedded server "
+                    "(SGLANG_RUST_SERVER), set ROSE_PLUGIN_PAGE in its unit file, and start it again"
                 ) from None
             why = "no reason"
             with suppress(OSError, http.client.HTTPException):
@@ -181,7 +181,7 @@ def _link(page: Path) -> Iterator[int]:
 
 
 def pages_in_use() -> list[PageUse]:
-    """Return this host's pages of this user, and of `ROSE_PAGE_USER`."""
+    """Return the pages on this host that belong to this user or to the user in `ROSE_PAGE_USER`."""
     users = page_users()
     fleets = [fleet for folder in FOLDERS for fleet in sorted(folder.glob("rose-*")) if is_private(fleet, users)]
     return [_use(path) for fleet in fleets for path in sorted(fleet.glob("*/page"))]
@@ -216,7 +216,7 @@ def _opened(page: Path) -> ArbiterPage:
     except PageError as error:
         raise AttachError(str(error)) from None
     except OSError as error:
-        raise AttachError(f"{page} cannot be used as a page ({error.strerror}): name the page's file") from None
+        raise AttachError(f"{page} cannot be used as a page ({error.strerror}): give the path of a page") from None
 
 
 def _same(text: str, page: Path) -> bool:

@@ -1,7 +1,7 @@
-"""Runs rollout layers beside serving's steps within serving's credit, and counts their work.
+"""Runs rollout layers beside serving's steps, within the credit of `policy.credit`, and counts their work.
 
-On CPU cores, an engine in the kernel's idle class gets no time while serving computes. A watching thread takes the
-engine out of that class while there is credit."""
+On CPU cores, an engine in the kernel's idle class (SCHED_IDLE) gets no time while serving computes. A watching thread
+takes the engine out of that class while there is credit."""
 
 import os
 import threading
@@ -51,14 +51,14 @@ class BesideServing:
         return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self.layer_ns)
 
     def begin_layer(self) -> None:
-        """Count a layer's work before the layer begins, so that serving never reads less than is in progress."""
+        """Count the predicted work of a layer that begins, so that serving never reads too low a count."""
         self._layers = 1
         self._leave_idle_class()
         self._counted_ns = self.layer_ns
         self._add(self.layer_ns)
 
     def count(self) -> None:
-        """Correct the counted work to the work that was done."""
+        """In the count, replace the predicted work by the work that was done."""
         with self._lock:
             now_ns = self._clock_ns()
             if self.raised or (self.running and (self._on_cores or not self.layer_ns)):
@@ -66,7 +66,7 @@ class BesideServing:
             self._seen_ns, self._counted_ns = now_ns, 0
 
     def taken_out_at(self, since_ns: int) -> int | None:
-        """Return when the engine left the idle class, if that was in the layer begun at `since_ns`, else None."""
+        """Return when the engine left the idle class, or None if that was not in the layer that began at `since_ns`."""
         return self._raised_at_ns if self.raised and self._raised_at_ns > since_ns and not self.running else None
 
     def watch(self, wanted: bool) -> None:
@@ -79,7 +79,7 @@ class BesideServing:
         self.watching.set()
 
     def wait(self, layers: int = 1) -> None:
-        """Return soon, and at once when serving rests or gives credit. Each look at the page takes serving's core."""
+        """Wait, 20 ms at most, until serving rests or gives credit. Polling here would take serving's core."""
         if self.fits(layers):
             time.sleep(_WAIT_S)
             return

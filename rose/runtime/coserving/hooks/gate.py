@@ -63,7 +63,7 @@ class _CapturingDevice:
 
 
 def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any, *args: Any, **kwargs: Any) -> None:
-    """Capture a graph as SGLang's `FullCudaGraphBackend.capture_one` does, but in segments."""
+    """Capture a graph as SGLang's `FullCudaGraphBackend.capture_one` does, but in one segment per layer."""
     module = backend._device_module
     backend._device_module = device = _CapturingDevice(module)
     try:
@@ -196,7 +196,7 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Return the largest prefill chunk, in tokens, whose time fits serving's allowed wait or its credit."""
+        """Set and return the prefill chunk, in tokens: the largest whose time fits serving's credit or allowed wait."""
         fits, preemptible = None, self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK) or 0
@@ -312,7 +312,7 @@ class RolloutGate:
             time.sleep(seconds)
 
     def _time_layers(self, layers_left: int) -> None:
-        """Measure how long the layers take alone. While the GPU's queue is full, one layer ends between two calls."""
+        """Measure how long all layers take alone: while the GPU's queue is full, calls are one layer's time apart."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()
@@ -335,8 +335,8 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record a yield if the system took the core away, which shows as a thread clock that stood still. Return how
-        long the engine computed after serving's new wish, or None without such a wish."""
+        """Record a yield if the system took the core away: then the thread's clock stood still. Return the ns that the
+        engine computed after serving's new wish for the device, or None if there was no new wish."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
@@ -377,7 +377,7 @@ def layers_of(model: Any) -> Any:
 
 
 def add_layer_hooks(model: Any, between_layers: Callable[[int], object], *, after_last: bool = False) -> None:
-    """Call `between_layers` before each layer, with the number of layers that are left."""
+    """Call `between_layers(layers left)` before each layer and, with `after_last`, after the last layer."""
     layers = layers_of(model)
     for index, layer in enumerate(layers):
 

@@ -23,7 +23,7 @@ class RequestLog:
         self._in_flight = 0
 
     def arrived(self, requests: Iterable[Any], now_ns: int) -> None:
-        """Note when requests arrived, or had their first step if SGLang compiled their grammar."""
+        """Note the current lease in new requests. Those with a grammar come here at their first step."""
         new = [request for request in requests if not hasattr(request, _LEASE)]
         if not new:
             return
@@ -41,7 +41,7 @@ class RequestLog:
         setattr(request, _LAST_TOKEN, now_ns)
 
     def ended(self, request: Any, first_ns: int | None, *, status: int | None = None) -> bool:
-        """Write a request once. Return whether it was new. `status` is the HTTP status of an abort outside a step."""
+        """Write a request. Return False if it had ended before. `status`: HTTP status of an abort outside a step."""
         if hasattr(request, _ENDED):
             return False
         setattr(request, _ENDED, True)

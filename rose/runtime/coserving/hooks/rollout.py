@@ -84,7 +84,7 @@ class RolloutPlugin:
         self._describe()
 
     def _wait_for_device(self) -> None:
-        """Return once serving does not want the device. A lease is not needed, because a sync works without one."""
+        """Wait until serving does not want the device. A lease is not needed, because a sync works without one."""
         while self.page.serving_wants() and self.page.serving_works():
             time.sleep(_DEVICE_POLL_S)
 
@@ -148,7 +148,7 @@ class RolloutPlugin:
         self.telemetry.forget(number)
         pressed = self.guard is not None and self.guard.pressed_since_ns > 0
         requests, tokens = self.view.abandon(batch, end=not pressed)
-        logger.info("ROSE gave a step up (%s): %d requests go on elsewhere with %d tokens", why, requests, tokens)
+        logger.info("ROSE gave up a step (%s): %d requests with %d tokens continue elsewhere", why, requests, tokens)
         self.telemetry.say()
 
     def key_by_weights(self, request: Any) -> None:
@@ -159,7 +159,7 @@ class RolloutPlugin:
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """Return a key for the prefix cache. It ends with the client's key, where SGLang expects a LoRA adapter's name."""
+    """Return a prefix cache key. The client's key is its end, where SGLang looks for a LoRA adapter's name."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 
@@ -167,7 +167,7 @@ def _check_parallel(parallel: Any, gated: bool) -> None:
     if parallel.tp_size != 1 and gated:
         raise RuntimeError(
             f"a rollout engine that shares its device runs with --tp-size 1, not {parallel.tp_size}: "
-            "ranks that gate by their own clocks would diverge"
+            "ranks that wait by their own clocks would diverge"
         )
     if (parallel.pp_size, parallel.dp_size) != (1, 1):
         raise RuntimeError(

@@ -207,7 +207,7 @@ class ServingPlugin:
 
 
 def linked_page(number: int) -> Path:
-    """Return the page to which the link `number` points, or the link's own path if the link does not exist."""
+    """Return the path in the link `number`, or the path of the link itself if there is no such link."""
     link = Path(f"{PAGE_LINK}{number}")
     with suppress(OSError):  # Read, not followed: the kernel may forbid following another user's link.
         return link.readlink()

@@ -59,13 +59,13 @@ class SavedMemory:
         return bool(self._scheduler.is_fully_idle())
 
     def bring(self, *, weights_alone: bool = False) -> int:
-        """Bring the memory in and return its bytes. Raises NoRoomError, and then brings nothing in."""
+        """Bring the memory to the device. Return its size in bytes. If NoRoomError is raised, nothing was moved."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
         tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
         needed, free = sum(self._away_bytes[tag] for tag in tags), _free_bytes()
         if free < needed:
-            raise NoRoomError(f"{needed} bytes of the device are needed, and {free} are free")
+            raise NoRoomError(f"{needed} bytes of device memory are needed, and {free} are free")
         # Checked first: without room the saver ends the process.
         self._scheduler.weight_updater.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=tags))
         for tag in tags:
@@ -87,7 +87,7 @@ class SavedMemory:
 
 
 class Activation:
-    """Moves memory between two steps. Saved memory comes with a lease, pool memory when requests need it."""
+    """Moves memory between two steps: `SavedMemory` when a lease begins, `PoolMemory` when requests need it."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
@@ -99,7 +99,7 @@ class Activation:
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """Bring memory in. Return whether saved memory moved. Raises NoRoomError, or RuntimeError if it was slow."""
+        """Bring memory in; return whether `SavedMemory` moved. Raises NoRoomError, or RuntimeError for a slow move."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(self._bring, away=False)
@@ -107,7 +107,7 @@ class Activation:
         self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, 0)
         if took_ns > ACTIVATION_NS_MAX:
             raise RuntimeError(
-                f"the engine's memory took {took_ns / 1e9:.1f} s to the device, more than "
+                f"moving the engine's memory to the device took {took_ns / 1e9:.1f} s, more than "
                 f"{ACTIVATION_NS_MAX / 1e9:.0f} s: set coserving.activation to resident, or use a smaller model"
             )
         return self._saved is not None

@@ -78,7 +78,6 @@ class CudaMemory:
         torch.cuda.synchronize(self.device)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Return the driver's result. Raises NoRoomError or DriverError."""
         result, *values = getattr(self._driver, name)(*arguments)
         if result == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise NoRoomError(f"{name}: the device has {self.free_bytes()} bytes left")

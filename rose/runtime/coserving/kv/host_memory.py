@@ -1,4 +1,4 @@
-"""Maps pieces of host memory, in anonymous files, at fixed addresses, as `device_memory.CudaMemory` does."""
+"""Maps pieces of host memory at fixed addresses, like `device_memory.CudaMemory`. The pieces are anonymous files."""
 
 import ctypes
 import errno

@@ -1,5 +1,5 @@
-"""Computes a KV pool's blocks. A block is the fewest slots that fill whole memory pieces in each buffer. Slot 0 is
-padding, so the block of slot 0 is never unmapped."""
+"""Divides a KV pool into blocks, whose slots fill whole memory pieces in each buffer. Slot 0 is padding, so the block
+of slot 0 is never unmapped."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ def block_slots(row_bytes: Iterable[int], granularity_bytes: int, slots: int) ->
 
 
 def runs(numbers: Iterable[int] | NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return [begin, end) for each group of consecutive `numbers`. Each number occurs once."""
+    """Return (begin, end) of each range of consecutive numbers; `end` is excluded. `numbers` must be distinct."""
     ordered = np.sort(np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers), dtype=np.int64))
     if not len(ordered):
         return []
@@ -51,7 +51,7 @@ class Blocks:
         return max(1, number * self.block), min(self.slots + 1, (number + 1) * self.block)
 
     def to_map(self, slots: int) -> list[int]:
-        """Return the lowest unmapped blocks that make `slots` slots usable, or all if there are too few."""
+        """Return the lowest unmapped blocks to map until `slots` slots are usable, or all if there are too few."""
         chosen: list[int] = []
         missing = min(slots, self.slots) - self.mapped_slots
         for number in range(self.count):

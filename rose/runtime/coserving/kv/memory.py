@@ -29,7 +29,7 @@ _CUT_POLL_S = 0.0005
 
 
 class KvGuard:
-    """Keeps a rollout engine within its budget of slots. `pages` and `activation` move its memory (None: it stays)."""
+    """Keeps a rollout engine within its budget of slots. `pages` and `activation`, if given, move its memory."""
 
     def __init__(
         self, page: ArbiterPage, view: SchedulerView, pages: PoolMemory | None, activation: Activation | None = None
@@ -52,7 +52,7 @@ class KvGuard:
         return None if self._pages is None else self._pages.mechanism
 
     def pressed(self, policy: Policy) -> bool:
-        """Return whether serving passed the watermark and a cut of this lease would free memory."""
+        """Return whether memory is under pressure and this lease's budget can still be cut."""
         if self._pages is None or not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
             return False
         memory = self._page.memory()
@@ -64,7 +64,7 @@ class KvGuard:
         return True
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
-        """Keep the engine within its lease between two steps. If this returns False, read the lease again."""
+        """Between two steps, keep the engine within its lease. Return False if the lease must be read again."""
         lent = lease.expires_ns > now_ns
         if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
             return False
@@ -118,8 +118,8 @@ class KvGuard:
         self.pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End the youngest requests until the rest fits the budget, and waiting requests that can never fit
-        `lasting_tokens`. Return (ended requests, kept tokens)."""
+        """End the youngest requests until the others fit in `budget_tokens`. If only waiting requests are left, end the
+        first if it can never fit in `lasting_tokens`. Return (ended requests, their tokens that stay cached)."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))
@@ -142,8 +142,8 @@ class KvGuard:
 
 
 class KvClaim:
-    """Reports serving's memory pressure, and waits a moment for a cut. On CPU cores, a rollout engine gets no time for
-    the cut while serving computes its next step."""
+    """Reports serving's memory pressure on the page. On CPU cores, serving then waits a moment, because the rollout
+    engine can cut its KV budget only while serving does not compute."""
 
     def __init__(self, page: ArbiterPage) -> None:
         self._page = page
@@ -172,7 +172,7 @@ class KvClaim:
         )
 
     def wait(self) -> None:
-        """Return after the cut, or after `CUT_WAIT_NS`. Serving waits at most once per lease."""
+        """Wait for the cut, for `CUT_WAIT_NS` at most. Serving waits at most once per lease."""
         self._waited_lease = self._lease.number
         began = now = monotonic_ns()
         while now - began < CUT_WAIT_NS and not self._was_cut():
@@ -187,8 +187,8 @@ class KvClaim:
 
 
 class KvPages:
-    """The pool of a CPU engine, whose free memory pages go back to the system. Afterwards they contain zeros, which is
-    safe because SGLang writes a slot before it reads the slot."""
+    """The KV pool of a CPU engine. Free memory pages go back to the system and then contain zeros, which is safe
+    because SGLang writes each slot before reading it."""
 
     mechanism = "page-return"
 

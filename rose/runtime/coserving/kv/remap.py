@@ -1,5 +1,5 @@
-"""Puts a KV pool at reserved addresses into memory that can be returned, so tensors and graphs stay valid. A block's
-slots are taken out of SGLang's allocator before the block's memory is returned."""
+"""Keeps a KV pool at fixed addresses, so that its memory can be returned while tensors and graphs stay valid. Before a
+block's memory is returned, its slots are taken out of SGLang's allocator."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _BUFFERS = "_rose_buffers"
 
 
 class KvBuffers:
-    """The mapped keys and values of each layer, as halves of one tensor, which is how SGLang keeps them. `shape` is the
-    shape of one slot. Raises NoRoomError or DriverError."""
+    """The keys and values of each layer, as halves of one tensor, as in SGLang. `shape` is the shape of one slot's
+    keys. The constructor maps all blocks. Raises NoRoomError or DriverError."""
 
     def __init__(
         self, memory: PieceMemory, *, slots: int, layers: int, shape: Sequence[int], dtype: torch.dtype
@@ -57,7 +57,7 @@ class KvBuffers:
         return sum(reservation.mapped_bytes for reservation in self._reservations)
 
     def map(self, numbers: Sequence[int]) -> None:
-        """Bring in zeroed memory for these blocks, all or none. Raises NoRoomError or DriverError."""
+        """Map zeroed memory for all of these blocks, or for none. Raises NoRoomError or DriverError."""
         done: list[tuple[Reservation, int, int]] = []
         try:
             for begin, end in runs(numbers):
@@ -74,7 +74,7 @@ class KvBuffers:
         self.blocks.mapped.update(numbers)
 
     def unmap(self, numbers: Sequence[int]) -> int:
-        """Return the memory of these blocks to the device. Return its size in bytes. Raises DriverError."""
+        """Give the memory of these blocks back to the device. Return its size in bytes. Raises DriverError."""
         before = self.mapped_bytes
         self.blocks.mapped.difference_update(numbers)
         for begin, end in runs(numbers):
@@ -88,7 +88,7 @@ class KvBuffers:
         self._reservations.clear()
 
     def _halves(self) -> list[tuple[Reservation, int]]:
-        """Return a reservation and the piece at which block 0 begins, for each buffer."""
+        """Return, for each buffer, its reservation and the piece at which block 0 begins."""
         return [(one, first) for one in self._reservations for first in (0, self.blocks.count)]
 
 
@@ -199,7 +199,7 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
 
 
 def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
-    """Create the pool's buffers instead of SGLang's, or log why that is impossible."""
+    """Create the pool's buffers as `KvBuffers`, or log why that is impossible and create SGLang's."""
     if (refused := _refusal(pool)) is None:
         try:
             device = torch.device(pool.device)
@@ -211,9 +211,9 @@ def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
         else:
             pool.k_buffer, pool.v_buffer = buffers.keys, buffers.values
             setattr(pool, _BUFFERS, buffers)
-            logger.info("ROSE can move this KV pool: blocks of %d slots", buffers.blocks.block)
+            logger.info("ROSE can move this KV pool in blocks of %d slots", buffers.blocks.block)
             return None
-    logger.warning("ROSE leaves this KV pool where it is: %s", refused)
+    logger.warning("ROSE cannot move this KV pool: %s", refused)
     return original(pool)
 
 

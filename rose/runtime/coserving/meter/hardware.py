@@ -1,4 +1,4 @@
-"""Names a device's hardware, so that its time is counted once, and finds processes on another device."""
+"""Returns an id of a device's hardware, so that no time is counted twice, and finds processes on other devices."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ def hardware_id(device: DeviceConfig) -> str:
 
 
 def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
-    """Return why the process `pid` is not on the device, or None."""
+    """Return why the process `pid` cannot use the device, or None."""
     process = Path("/proc") / str(pid)
     try:
         inode = str(page.stat().st_ino)
@@ -48,7 +48,7 @@ def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
 
 
 def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
-    """Return the GPUs that a process sees, or None if GPU `number` may be one. An MPS daemon renumbers its GPUs."""
+    """Return the GPUs that a process sees, or None if GPU `number` may be among them. MPS may renumber the GPUs."""
     visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
     alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
     if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):

@@ -1,4 +1,4 @@
-"""Records a device's power and use as `power` events, measured or not, without gaps or overlaps."""
+"""Records a device's power and use as `power` events without gaps or overlaps, also while nothing can be measured."""
 
 import dataclasses
 import os
@@ -97,7 +97,7 @@ class DeviceMeter:
 
     @property
     def others(self) -> int:
-        """Return how many processes other than the two engines computed on a GPU; 0 if unknown."""
+        """Return how many processes computed on the GPU beside the two engines; 0 if that is unknown."""
         return self._instrument.others if isinstance(self._instrument, GpuInstrument) else 0
 
     def stop(self) -> None:

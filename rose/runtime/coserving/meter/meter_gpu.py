@@ -50,7 +50,7 @@ def clock_reasons(bits: int) -> str:
 
 
 class GpuInstrument:
-    """Reads the GPU that CUDA numbers `gpu` in `visible`. With different models, set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """Reads the GPU with CUDA's number `gpu` among `visible`. If GPU types differ, set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
 
     def __init__(self, gpu: int, visible: str | None = None) -> None:
         self._gpu = gpu
@@ -147,7 +147,7 @@ class GpuInstrument:
         wanted: str | int = self._gpu if self._uuid is None else self._uuid
         if self._uuid is None and self._visible is not None:
             if self._gpu >= len(self._visible):
-                raise UnreadableError(f"CUDA_VISIBLE_DEVICES has {len(self._visible)} GPUs: change `gpu`")
+                raise UnreadableError(f"CUDA_VISIBLE_DEVICES has {len(self._visible)} GPUs: change the device's `gpu`")
             token = self._visible[self._gpu]
             wanted = int(token) if token.isdecimal() else token
         if isinstance(wanted, int):
@@ -188,7 +188,7 @@ def _mig_instances(card: Any) -> list[Any]:
 
 
 def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result, or None if this GPU, driver or user does not offer it. Raises NVMLError."""
+    """Return `read`'s result, or None if the GPU or driver lacks it or forbids it. Raises NVMLError."""
     try:
         return read(*arguments)
     except pynvml.NVMLError as error:
@@ -198,7 +198,7 @@ def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def survey() -> tuple[list[tuple[str, str]], str]:
-    """Return each GPU's name and how its power will be read, and a text that says why if there are no GPUs."""
+    """Return each GPU's (name, way to read its power), and a text that gives the reason if there are no GPUs."""
     try:
         pynvml.nvmlInit()
         cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]

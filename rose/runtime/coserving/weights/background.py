@@ -19,8 +19,8 @@ class GivenUpError(Exception):
 
 
 class Background:
-    """Only the scheduler's thread may call `start` and `busy`. Without `host_cores`, a job waits for the device before
-    each portion, and `record_span` receives the time of each portion."""
+    """Only the scheduler's thread may use `start` and `busy`. Jobs run on `host_cores`. Without them, a job calls
+    `wait_for_device` before each portion, and `record_span` gets the times of the portions."""
 
     def __init__(
         self, wait_for_device: Callable[[], None], host_cores: Sequence[int], record_span: RecordSpan | None
@@ -37,14 +37,14 @@ class Background:
         self._working_since_ns = 0
 
     def give_up(self) -> None:
-        """Stop the current job after the portion that is running, without waiting. The job's last call is not made."""
+        """Have the current job stop after its running portion, and return at once. Its last function is not called."""
         with self._ending:
             self._given_up.set()
             self.busy = False
 
     def start(self, job: Callable[[Turn], Callable[[], None]]) -> None:
-        """Start `job` in place of the former job, without waiting. `job` receives a context manager for its portions,
-        which raises GivenUpError, and returns the job's last call."""
+        """Start `job` instead of the former job, without waiting. `job` gets a context manager to enter for each
+        portion; entering raises GivenUpError if the job is given up. `job` returns a function, which is called last."""
         self.give_up()
         self._given_up, self.busy = threading.Event(), True
         arguments = (job, self._given_up, self._thread)

@@ -1,4 +1,4 @@
-"""Gives an engine's parameters their published names. On accelerators, captured graphs read them in place."""
+"""Gives an engine's parameters their published names. On GPUs, parameters stay in place: captured graphs read them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EngineWeights:
         return cls(views, None if ranks.size == 1 else _regions(config, manifest, ranks))
 
     def published(self, manifest: Manifest, turn: Turn = nullcontext) -> dict[str, torch.Tensor]:
-        """Return views of the parameters, or copies if the published type is another one."""
+        """Return the parameters by published name: as views, or as copies where the published type differs."""
         from rose.transfer.codec.bits import torch_dtype
 
         types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}

@@ -1,7 +1,7 @@
 """Prepares a policy version beside the model in use, then swaps it in between two steps.
 
-The agent stages a version as `v<version>`, `held-<version>.json` says what to audit, and each rank reports in
-`<version>.<verb>.<rank>.json`."""
+Files in the staging folder: `v<version>` is a version that the agent fetched. `held-<version>.json` is the manifest for
+audits. Each rank reports in `<version>.<verb>.<rank>.json`."""
 
 from __future__ import annotations
 
@@ -44,10 +44,9 @@ class _Ready:
 
 
 class WeightUpdater:
-    """Prepares versions in a thread, and commits them. Only the scheduler's thread calls it.
+    """Prepares versions in a thread, and commits them. Only the scheduler's thread may use this object.
 
-    `wait_for_device` is called before each portion of work, and must not need a lease. On CPU, work is done on
-    `host_cores`."""
+    `wait_for_device` runs before each portion of work, also without a lease. On CPU, work is done on `host_cores`."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class WeightUpdater:
         return self._ready is not None or self._background.busy
 
     def ask(self, verb: Verb, version: int) -> str | None:
-        """Begin the work that `verb` names, at the same point on all ranks. Return why it cannot begin, or None."""
+        """Begin the work that `verb` names, on all ranks at the same point. Return why that is impossible, or None."""
         ready = None if self._ready is None else self._ready.manifest.version
         work: Callable[[Turn], dict[str, object] | _Ready]
         if verb == "commit":
@@ -171,7 +170,7 @@ class WeightUpdater:
         return _Ready(staged.manifests[-1], swap, times, prepared.fingerprints)
 
     def _second(self, first: Manifest, prepared: Prepared, turn: Turn) -> Callable[[], None]:
-        """Write the version into a host copy, where no graph holds addresses. Return a function that swaps it in."""
+        """Write the version into copies of the parameters (CPU only). Return a function that swaps the copies in."""
         parameters = dict(self._model_runner.model.named_parameters())
         copies = {name: copied(one.detach(), one.dtype, turn) for name, one in parameters.items()}
         prepared.commit(EngineWeights.of(self._model_runner, first, self._ranks, copies).views, turn)
@@ -200,7 +199,7 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Return how the weights differ, or None. All are hashed, unless their fingerprints equal `expected`."""
+        """Return how the weights differ from the manifest, or None. No hashing if the fingerprints equal `expected`."""
         from rose.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
@@ -211,13 +210,13 @@ class WeightUpdater:
         if not expected or actual != expected:
             drift = find_drift(weights.views, manifest, weights.regions, turn)
             if expected and drift is None:
-                logger.warning("ROSE: fingerprints of version %d differ, and no tensor does", manifest.version)
+                logger.warning("ROSE: fingerprints of version %d differ, but its tensors do not", manifest.version)
         if drift is None:
             self._verified = manifest.weights_sha256, {name: one for name, one in actual.items() if one is not None}
         return drift
 
     def _commit(self, ready: _Ready) -> dict[str, int]:
-        """Swap the version in. Return how long the engine paused, and the step after which that was."""
+        """Swap the version in. Return the pause in ns, and the number of steps that came before it."""
         began = monotonic_ns()
         held = self._page.open(Party.ROLLOUT, began)  # A held step stays held afterwards.
         self._page.close_span(Party.ROLLOUT, began)

@@ -30,7 +30,7 @@ _NATIVE_ENVIRONMENT = {
 
 
 def native_kernels() -> bool:
-    """Return whether the kernels are missing and engines were asked to run without them."""
+    """Return whether SGLang's compiled kernels are missing and this environment lets engines run without them."""
     return os.environ.get(NATIVE_KERNELS) == "1" and not has_kernels()
 
 

@@ -42,7 +42,7 @@ def in_use(index: int) -> bool:
 
 
 def end_clients(group: int, environment: Mapping[str, str] = os.environ) -> None:
-    """End a process group's GPU work before the group is killed, because a kill of MPS clients is undefined."""
+    """End a process group's GPU work, before the group is killed: a kill of MPS clients has undefined effects."""
     if not daemon_runs(environment):
         return
     with suppress(OSError, subprocess.SubprocessError):

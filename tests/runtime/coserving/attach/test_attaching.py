@@ -61,10 +61,10 @@ def test_an_engine_that_has_the_page_is_not_told_again(page):
     [
         ({"has_plugin": False}, "without ROSE's plugin: install rose-serving"),
         ({"role": "rollout"}, "is a rollout engine of ROSE's"),
-        ({"refused": "serving runs with --tp-size 2"}, "does not take .*: serving runs with --tp-size 2"),
+        ({"refused": "serving runs with --tp-size 2"}, "does not attach to .*: serving runs with --tp-size 2"),
         ({"keys": ("a", "b")}, "asks for a key: .*--token"),
         ({"embedded": True}, "set ROSE_PLUGIN_PAGE in its unit file"),
-        ({"looks_after": 10**6}, r"has not taken .*/page: "),
+        ({"looks_after": 10**6}, r"has not attached to .*/page: "),
     ],
 )
 def test_why_an_engine_is_not_attached_is_said_and_it_is_left_with_no_page(attach, page, owner, why):
@@ -135,7 +135,7 @@ def test_a_page_that_is_none(attach, page, tmp_path):
     owner = Owner()
     with pytest.raises(AttachError, match=r"no page at .*/none: .* `rose up`"):
         attach(owner, tmp_path / "none")
-    with pytest.raises(AttachError, match="name the page's file"):
+    with pytest.raises(AttachError, match="give the path of a page"):
         attach(owner, page.path.parent)
     (tmp_path / "short").touch(0o600)
     with pytest.raises(AttachError, match="not an arbiter page of this version"):

@@ -135,7 +135,7 @@ def test_a_sync_has_the_weights_alone_until_it_is_done(engine):
 def test_without_room_a_sync_is_refused_and_a_lease_ends_the_engine(engine):
     engine.turn()
     engine.saver.free = 499
-    assert "500 bytes of the device are needed, and 499 are free" in engine.activation.bring_weights()
+    assert "500 bytes of device memory are needed, and 499 are free" in engine.activation.bring_weights()
     with pytest.raises(activations.NoRoomError, match="800 bytes"):
         engine.turn(number=1)
     assert ("resume", "weights") not in engine.saver.calls

@@ -127,7 +127,7 @@ def test_cuda_visible_devices_chooses_the_card(visible: str, gpu: int, energy_mj
 
 def test_what_cannot_be_found_is_said() -> None:
     with installed(Card("a")) as library:
-        with pytest.raises(UnreadableError, match="CUDA_VISIBLE_DEVICES has 1 GPUs: change `gpu`"):
+        with pytest.raises(UnreadableError, match="CUDA_VISIBLE_DEVICES has 1 GPUs: change the device's `gpu`"):
             GpuInstrument(1, "0").open()
         with pytest.raises(UnreadableError, match="GPU 3: Invalid Argument"):
             GpuInstrument(3).open()
