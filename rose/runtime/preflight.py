@@ -110,8 +110,8 @@ def require_gpu(index: int, what: str, way_out: str) -> None:
         raise PreflightError(f"{what}: GPU {index} is not there; this host has {count}. {way_out}")
     if not gpu.has_kernels() and not gpu.native_kernels():
         raise PreflightError(
-            f"{what}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see only that "
-            f"everything works, without them, set {gpu.NATIVE_KERNELS}=1"
+            f"{what}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. For a trial without "
+            f"them, set {gpu.NATIVE_KERNELS}=1"
         )
 
 

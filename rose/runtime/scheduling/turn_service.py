@@ -1,4 +1,4 @@
-"""Carries each turn to its answer, across all attempts. Requests with one key share a turn."""
+"""Repeats a turn's attempts until it has an answer. Requests with the same key share one turn."""
 
 import asyncio
 import hashlib
@@ -50,7 +50,7 @@ class _Open:
 
 @dataclass(slots=True, eq=False)
 class TurnService:
-    """Makes turns. `moved` is called with a run's id when one of its turns arrives or loses its engine."""
+    """Makes turns. `moved` is called with a run's id when a turn of the run arrives or loses its engine."""
 
     engines: EngineCalls
     queue: TurnQueue

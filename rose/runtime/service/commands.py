@@ -29,7 +29,7 @@ TokenOption = Annotated[str | None, typer.Option(help="Token of the controller."
 def up_command(
     config: FileOption,
     address: AddressOption = None,
-    wait: Annotated[bool, typer.Option(help="Wait for the controller and hosts; engines load longer.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait for the controller and the hosts, but not for engines.")] = True,
     stay: Annotated[bool, typer.Option("--stay", help="Keep watching the fleet; fail if it is lost.")] = False,
     down_on_stop: Annotated[
         bool, typer.Option("--down-on-stop", help="With --stay: run `rose down --keep-runs` on Ctrl-C or SIGTERM.")
@@ -134,7 +134,7 @@ def drain_command(
         if every == (device is not None):
             raise UserError("give the id of a device to drain, or give --all")
         if undo and reason is not None:
-            raise UserError("--reason does not go with --undo: leave it out")
+            raise UserError("--reason does not go with --undo: leave --reason out")
         controller = _find(url, token, config)
         name = "--all" if device is None else device
         if undo:

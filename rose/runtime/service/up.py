@@ -1,4 +1,4 @@
-"""The commands `rose up`, `down`, `restart` and `reload`. Each completes the work of a killed command."""
+"""The commands `rose up`, `down`, `restart` and `reload`. Each also completes the work of a command that was killed."""
 
 import secrets
 import time
@@ -279,7 +279,7 @@ def reload(config: FleetConfig, say: Say) -> list[str]:
             raise DeploymentError(f"fleet {config.name!r} does not run here: start it with `rose up`")
         recorded = memory.recorded(remembered)
         if recorded is None:
-            raise DeploymentError("another version of ROSE started this fleet: run `rose down --keep-runs`, `rose up`")
+            raise DeploymentError("another ROSE version started this fleet: run `rose down --keep-runs` and `rose up`")
         changes = memory.changes(recorded, config)
         if changes:
             with _writer(config, remembered.run_id) as writer:
