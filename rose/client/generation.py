@@ -40,7 +40,7 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Tokens of a streamed turn. If `anew`, they replace all earlier parts. The last part has the `generation`."""
+    """Tokens of a streamed turn, which replace all earlier parts if `anew` is True. The last part has `generation`."""
 
     output_ids: list[int]
     logprobs: list[float]

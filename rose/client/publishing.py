@@ -26,7 +26,7 @@ _FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """A published version. `merged` names the tensors that a LoRA adapter changed, `rounded` those of another type."""
+    """A published version. `merged` names tensors that a LoRA adapter changed, `rounded` tensors whose type changed."""
 
     version: int
     merged: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Publication:
 
 
 class WeightOrigin:
-    """Publishes versions from `folder`, with the other ranks. Raises TransferError if another uses `folder`."""
+    """Publishes versions from `folder`, with the other ranks. Raises TransferError if `folder` is in use."""
 
     def __init__(
         self,

@@ -87,7 +87,7 @@ class HostConfig(Section):
     address: IpAddress | None = Field(
         default=None, description="IP address of its Ray node. Not needed for one host, or with `resource`."
     )
-    resource: Text | None = Field(default=None, description="Ray resource of this node alone, for a changing address.")
+    resource: Text | None = Field(default=None, description="Unique Ray resource of this node, if its address changes.")
     cores: Cores = Field(default=[], description="Cores for agents and HTTP. Default: all cores that do not serve.")
     zone: str = Field(default="", description="Availability zone, for prices of traffic between hosts.")
     region: str = Field(default="", description="Region, for prices of traffic between hosts.")
@@ -100,7 +100,7 @@ class DeviceConfig(Section):
     )
     device_class: Text = Field(description="Class of the device in the price book.")
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index. Leave it out on a host without a GPU.")
-    cores: Cores = Field(default=[], description="The device itself, or with `gpu` cores for its processes.")
+    cores: Cores = Field(default=[], description="Cores that are the device or, with `gpu`, run its processes.")
     kv_bytes: int = Field(
         gt=0,
         le=AMOUNT_MAX,
@@ -190,12 +190,12 @@ class ServingConfig(Section):
         "tpot_budget_ms = 20 }]. Other requests have the budgets above. Lending leaves room for the smallest TTFT "
         "budget.",
     )
-    max_prompt_tokens: PositiveInt = Field(default=128, description="Longest prompt that rollouts leave time for.")
+    max_prompt_tokens: PositiveInt = Field(default=128, description="Longest prompt for which rollouts leave time.")
     max_total_tokens: PositiveInt | None = Field(
         default=None, description="KV-cache slots, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores."
     )
     port: Port | None = Field(
-        default=None, description="HTTP port of the first serving device. The others follow. Default: free ports."
+        default=None, description="HTTP port of the first serving device; others have the next ports. Default: free."
     )
     extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
 
@@ -280,7 +280,7 @@ class TrafficConfig(Section):
         description="Serving traffic of the demo: a CSV file in the columns of the public Azure LLM inference traces, "
         "or `bursty` for the sample trace.",
     )
-    requests_per_s_max: PositiveFloat = Field(default=0.9, description="Maximum mean rate. More requests are dropped.")
+    requests_per_s_max: PositiveFloat = Field(default=0.9, description="Maximum mean rate. The surplus is dropped.")
     prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile of prompt lengths, after scaling.")
     output_tokens_max: PositiveInt = Field(default=10, description="99th percentile of output lengths, after scaling.")
     seed: int = Field(default=5, description="Seed of dropped requests and of the prompts' text.")
@@ -303,7 +303,7 @@ class TaskConfig(Section):
         default=None, description="Smallest reward of an accepted trajectory. Default: the environment's."
     )
     recheck_share: Share = Field(
-        default=0.1, description="Share of accepted trajectories that `recheck` judges a second time, for precision."
+        default=0.1, description="Share of accepted trajectories that `recheck` judges again, to measure precision."
     )
     answer_tokens_max: PositiveInt = Field(default=256, description="Maximum tokens of a turn. Not for `frozenlake`.")
     call_s_max: PositiveFloat = Field(default=30.0, description="Maximum seconds of an environment's step, with tools.")
@@ -346,7 +346,7 @@ class GatewayConfig(Section):
 
 
 class OriginsConfig(Section):
-    files: bool = Field(default=False, description="Whether a run may also publish from `file:///FOLDER` of each host.")
+    files: bool = Field(default=False, description="Whether runs may also publish `file:///FOLDER`, read on each host.")
     hosts: list[HostText] = Field(
         default=[],
         description="Names, addresses or networks that may send weights although they are loopback, link-local, "
@@ -361,7 +361,7 @@ class ArchiveConfig(Section):
         description="Destination for old events of the ledger: a folder of the first host, or a URL such as "
         "s3://bucket/prefix. Default: none, and the ledger grows.",
     )
-    after_days: float | None = Field(default=None, gt=0, le=36_500, description="Age for archiving, in days.")
+    after_days: float | None = Field(default=None, gt=0, le=36_500, description="Days after which events are archived.")
     delete: bool = Field(default=False, description="Remove archived events from the ledger.")
 
     @model_validator(mode="after")
@@ -468,7 +468,7 @@ def warnings(config: FleetConfig, path: Path) -> list[str]:
 
 
 def parse(text: str, source: str) -> FleetConfig:
-    """Return the fleet that `text` describes. Error messages call it by the name in `source`. Raises ConfigError."""
+    """Return the fleet that `text` describes. `source` is the text's name in error messages. Raises ConfigError."""
     form, read = ("JSON", json.loads) if source.endswith(".json") else ("TOML", tomllib.loads)
     try:
         data = read(text)
@@ -478,7 +478,7 @@ def parse(text: str, source: str) -> FleetConfig:
 
 
 def validated(data: dict[str, object], source: str) -> FleetConfig:
-    """Return the fleet that the table `data` describes. Error messages have the name `source`. Raises ConfigError."""
+    """Return the fleet that the table `data` describes. `source` is its name in error messages. Raises ConfigError."""
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:

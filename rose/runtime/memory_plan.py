@@ -85,7 +85,7 @@ class MemoryPlan:
         return kv_bytes_per_token(self.rollout_models[rollout.model], _dtype(device))
 
     def serving_tokens(self, device: DeviceConfig) -> int:
-        """Return the tokens of the serving pool. Default: what fits in `kv_bytes` on a GPU, a constant on CPU cores."""
+        """Return the serving pool's tokens. Default: what fits in `kv_bytes` on a GPU, a constant on CPU cores."""
         tokens = self.config.serving_on(device).max_total_tokens
         if tokens is not None:
             return tokens
@@ -94,7 +94,7 @@ class MemoryPlan:
         return device.kv_bytes // self.serving_bytes_per_token(device)
 
     def rollout_tokens(self, device: DeviceConfig, rollout: RolloutConfig) -> int:
-        """Return the tokens of the rollout pool. Default on a GPU: a lease's most if lent, else all of `kv_bytes`."""
+        """Return the rollout pool's tokens. Default: a lease's maximum on a lent GPU, all of `kv_bytes` on others."""
         if rollout.max_total_tokens is not None:
             return rollout.max_total_tokens
         if device.gpu is None:

@@ -42,7 +42,7 @@ def has_tokenizer(checkpoint: Path) -> bool:
 
 
 def weights_bytes(checkpoint: Path | str) -> int:
-    """Return the bytes of the safetensors files. Without files, compute those of a dense Llama. Raises ValueError."""
+    """Return the bytes of the safetensors files. Without them, compute a dense Llama's bytes. Raises ValueError."""
     folder = Path(checkpoint)
     # A folder may hold the weights twice; the index names the loaded files.
     index = folder / _INDEX

@@ -51,7 +51,7 @@ class FrozenLake:
         return [reply, v.at(*self.position)], reward, self.terminated, facts
 
     def around(self) -> list[int]:
-        """Return the tiles' tokens left of, below, right of and above the player, as correct reasoning lists them."""
+        """Return the tokens of the tiles around the player: left, below, right, above. Correct reasoning lists them."""
         size, (row, col) = self._task.size, self.position
         places = [(row + down, col + right) for down, right in STEPS]
         return [v.TILES[self.board[r][c]] if 0 <= r < size and 0 <= c < size else v.WALL for r, c in places]

@@ -38,7 +38,7 @@ class Transcript:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    """A trajectory to play. `number` is its place in its group, whose games share a seed."""
+    """A trajectory to play. `number` is its place in the group. All games of a group have the same seed."""
 
     trajectory_id: str
     group_id: str

@@ -1,4 +1,4 @@
-"""Repeats a turn's attempts until it has an answer. Requests with the same key share one turn."""
+"""Repeats attempts at a turn until the turn has an answer. Requests with the same key share one turn."""
 
 import asyncio
 import hashlib

@@ -27,7 +27,7 @@ class HostPlan:
 
     @property
     def own(self) -> FleetConfig:
-        """Return the configuration of this host alone. Names of the host's ledger writers have the field `host`."""
+        """Return the configuration of this host alone. The names of ledger writers contain its field `host`."""
         name = self.host if self.config.hosts else self.config.host
         return self.config.model_copy(
             update={"device": places.devices(self.config, self.host), "host": name, "hosts": []}

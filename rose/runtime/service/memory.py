@@ -55,12 +55,12 @@ class FleetMemory:
 
     @property
     def controller(self) -> Path:
-        """Return the controller's folder. Its name is impossible for a host."""
+        """Return the controller's folder. No host's folder can have the same name."""
         return self.folder / ".controller"
 
     @contextmanager
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-        """Lock the fleet and yield True. If another command has the lock, wait, or without `say` yield False."""
+        """Lock the fleet and yield True. If another command has the lock, wait; without `say`, yield False."""
         make_state(self.folder)
         lock = self.folder / "fleet.lock"
         if layout.is_locked(lock):

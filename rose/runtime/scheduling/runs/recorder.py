@@ -127,14 +127,14 @@ class Recorder:
             self._refused = None if self._writer.failure is not None else str(error)
 
     async def record(self, run_id: str, fields: Sequence[Mapping[str, Any]]) -> int | None:
-        """Record events durably. Return the highest step of a step event. Raises RequestError or LedgerAwayError."""
+        """Record events durably. Return the highest step of the step events. Raises RequestError or LedgerAwayError."""
         batch = [client_event(run_id, values) for values in fields]
         if self._writer is not None:
             await self._durable(self._writer, batch)
         return max((event.step for event in batch if event.kind == "step"), default=None)  # type: ignore[attr-defined]
 
     def record_due(self) -> None:
-        """In the background, record starts and ends of runs that wait for this. Repeat until the ledger takes them."""
+        """Record starts and ends of runs that are not recorded yet, in the background, until the ledger takes them."""
         self._again = True
         if self._writer is not None and (self._recording is None or self._recording.done()):
             self._recording = asyncio.create_task(self._record_due(self._writer))

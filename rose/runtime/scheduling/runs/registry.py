@@ -252,7 +252,7 @@ class Runs:
 def _check_fence(run: Run, fence: int) -> None:
     if fence > run.facts.fence:
         why = f"fence is {fence}; run {run.run_id!r} has fence {run.facts.fence}"
-        raise RefusedError(409, f"{why}: send the fence that the answer to its opening has, or resume the run")
+        raise RefusedError(409, f"{why}: send the fence that `POST /runs` answered, or resume the run")
     if fence != run.facts.fence:
         why = f"run {run.run_id!r} has a newer client: its fence is {run.facts.fence}, not {fence}"
         raise RefusedError(409, f"{why}; resume the run to take it over", kind="RunTaken")
