@@ -127,7 +127,7 @@ def _check_kernels(config: FleetConfig) -> None:
         where = f"device {attached[0]!r} has a serving_url" if attached else "traffic.trace is 'none'"
         raise PreflightError(
             f"{gpu.NATIVE_KERNELS}=1 is set, and {where}: engines without SGLang's kernels are not for production. "
-            "`pip install sglang-kernel`, or replay traffic on serving engines of ROSE's own"
+            "Run `pip install sglang-kernel`, or replay traffic on serving engines of ROSE's own"
         )
 
 

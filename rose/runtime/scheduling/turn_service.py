@@ -222,7 +222,7 @@ def _digest(turn: Turn) -> bytes:
 def _check(turn: Turn, digest: bytes, before: bytes) -> None:
     if digest != before:
         owner = f"another turn of run {turn.run_id!r}"
-        raise RefusedError(409, f"key {turn.key!r} belongs to {owner}: give each turn its own")
+        raise RefusedError(409, f"key {turn.key!r} belongs to {owner}: give each turn its own key")
 
 
 def answer_so_far(turn: Turn) -> bytes:

@@ -21,7 +21,7 @@ FileOption = Annotated[Path, _FILE]
 MaybeFileOption = Annotated[Path | None, _FILE]
 _ADDRESS = "Ray cluster, such as 10.0.0.1:6379. Default: the fleet's cluster, or a new one on this host."
 AddressOption = Annotated[str | None, typer.Option(help=_ADDRESS, envvar="ROSE_RAY_ADDRESS")]
-_URL = "URL of the controller, such as http://10.0.0.1:30100. Default: this host's."
+_URL = "URL of the controller, such as http://10.0.0.1:30100. Default: the one on this host."
 UrlOption = Annotated[str | None, typer.Option(help=_URL, envvar="ROSE_URL")]
 TokenOption = Annotated[str | None, typer.Option(help="Token of the controller.", envvar="ROSE_TOKEN")]
 

@@ -135,7 +135,7 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
         *((f"{table}.model", old, models.get(table), "its RL runs use it") for table, old in gone.items()),
     ):
         if old != new:
-            problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}. Restore it"
+            problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}. Restore {name}"
             raise UserError(f"{problem}, or end the fleet run by `rose up` and `rose down` with the old file")
     for device_id, host in hosts_by_device(config).items():
         if (old_host := remembered.placed.get(device_id, host)) != host:

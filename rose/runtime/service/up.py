@@ -212,7 +212,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
             say(f"fleet {config.name!r} runs: keeping its healthy parts")
             recorded = memory.recorded(remembered) or config
             if recorded.model_dump_json() != config.model_dump_json():
-                say("its fleet file has changed: `rose reload` applies the changes, or names what needs a restart")
+                say("its fleet file has changed: `rose reload` applies the changes, or names those that need a restart")
             fleet = Fleet(recorded, fabric, remembered, say, make_host)
         else:
             fleet = Fleet(config, fabric, _begin(config, fabric), say, make_host)

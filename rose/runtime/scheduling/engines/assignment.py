@@ -126,7 +126,7 @@ PEAK_NS = 2_000_000_000  # A run counts with its peak of turns, since trajectori
 
 @dataclass(slots=True)
 class Load:
-    """The open turns of one run, and its counts. Times are monotonic nanoseconds."""
+    """The open turns of one run, and counts of the run. Times are monotonic nanoseconds."""
 
     turns: set[Turn] = field(default_factory=set)
     expected_ns: int = 500_000_000  # Mean time of a turn.
