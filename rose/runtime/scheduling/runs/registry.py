@@ -131,11 +131,9 @@ class Runs:
         if request.fence is not None:
             _check_fence(run, request.fence)
         if request.model != before.model:
-            raise RefusedError(
-                409, f"model is {request.model!r}, but the run has {before.model!r}: give the run's model"
-            )
+            raise RefusedError(409, f"model is {request.model!r}, but the run has {before.model!r}: give its model")
         if request.team not in (None, before.team):
-            raise RefusedError(409, f"team is {request.team!r}, but the run has {before.team!r}: give the run's team")
+            raise RefusedError(409, f"team is {request.team!r}, but the run has {before.team!r}: give its team")
         facts = replace(
             before,
             state="open",
