@@ -228,7 +228,7 @@ def test_a_device_s_id_names_a_folder_and_no_other_place(name):
 )
 def test_a_serving_engine_that_shares_devices_has_one_rank(arguments):
     text = f"{MINIMAL}\n[serving]\nextra_args = {arguments}\n"
-    with pytest.raises(ConfigError, match=r"serving\.extra_args has --[a-z-]+ 2: a lent device has one page"):
+    with pytest.raises(ConfigError, match=r"serving\.extra_args has --[a-z-]+ 2: an engine on a lent device must have"):
         config.parse(text, "fleet.toml")
     config.parse(text.replace("2'", "1'"), "fleet.toml")
     config.parse(f"{text}[coserving]\nenabled = false\n", "fleet.toml")

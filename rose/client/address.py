@@ -18,7 +18,7 @@ class ControllerAwayError(ClientError):
 
 
 class RunLostError(ClientError):
-    """The base class of errors that end the use of a run, or need it to be resumed first."""
+    """The base class of errors after which a run is lost, or must be resumed first."""
 
     exit_code: ClassVar[int] = 1
 

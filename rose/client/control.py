@@ -34,7 +34,7 @@ def failure_of(status: int, answer: Any) -> tuple[Failure, str]:
 
 
 class RetryLimit:
-    """Limits repeats to `away_s` seconds. With `waits`, the time in which the controller is busy does not count."""
+    """Limits repeats to `away_s` seconds. If `waits` is True, time in which the controller is busy does not count."""
 
     def __init__(self, url: str, away_s: float, *, waits: bool, then: str = RESUME) -> None:
         self._url, self._away_s, self._waits, self._then = url, away_s, waits, then
@@ -77,7 +77,7 @@ def call(
     then: str = RESUME,
     keep_trying: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
-    """Return the answer to a call, repeated for `away_s` s. Raises ControllerAwayError and the errors of `refusal`."""
+    """Return the answer to a call. Repeat it for `away_s` s. Raises ControllerAwayError and the errors of `refusal`."""
     data = None if message is None else json.dumps(message).encode()
     headers = {"Content-Type": "application/json", **authorization(token)}
     retry = RetryLimit(url, away_s, waits=waits, then=then)

@@ -40,7 +40,7 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Tokens of a streamed turn. If `anew`, they replace all earlier parts. The last has the whole `generation`."""
+    """Tokens of a streamed turn, which replace all earlier parts if `anew` is True. The last part has `generation`."""
 
     output_ids: list[int]
     logprobs: list[float]
@@ -79,7 +79,7 @@ def judged(
     answer_tokens: Sequence[int] | None = None,
 ) -> list[Trajectory | Verdict]:
     """Return a `Trajectory` and a `Verdict` for each single-turn generation. Rewards from `threshold` on are accepted.
-    `trainer_version` is the version that learns. `answer_tokens` defaults to all tokens. Raises ClientError."""
+    `trainer_version` is the version that is trained. By default, `answer_tokens` are all tokens. Raises ClientError."""
     for name, values in (("rewards", rewards), ("correct", correct), ("answer_tokens", answer_tokens)):
         if values is not None and len(values) != len(generations):
             raise ClientError(f"{name} has {len(values)} values for {len(generations)} generations: give one for each")
@@ -133,7 +133,7 @@ def step_over(
     train_ns: int,
     publish_ns: int,
 ) -> Step:
-    """Return the event of a step that published `policy_version`, and whose phases do not overlap."""
+    """Return the event of a step that published `policy_version`. The phases of the step must not overlap."""
     return Step(
         step=step,
         policy_version=policy_version,

@@ -26,7 +26,7 @@ _FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """A published version. A LoRA adapter was merged into the tensors `merged`. The tensors `rounded` changed type."""
+    """A published version. `merged` names tensors that a LoRA adapter changed, `rounded` tensors whose type changed."""
 
     version: int
     merged: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Publication:
 
 
 class WeightOrigin:
-    """Publishes versions from `folder` with other ranks. Raises TransferError if another publisher uses the folder."""
+    """Publishes versions from `folder`, with the other ranks. Raises TransferError if `folder` is in use."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class WeightOrigin:
         self.url = self._server.url
 
     def publish(self, weights: Weights, version: int) -> Publication:
-        """Publish, called on all ranks at once. If one rank fails, all raise its error, and no version appears."""
+        """Publish. All ranks call this at once. If one rank fails, all raise its error, and there is no new version."""
         from rose.transfer.package.parts import Writer
         from rose.transfer.sources.published import read
         from rose.transfer.sources.sharing import Offer, cuts, offers, share

@@ -87,7 +87,7 @@ class Ranks:
             self.share(lambda: None if self.leads else _check_lock(path, expected))
 
     def leave(self) -> None:
-        """Wait until all ranks have called this. If a rank publishes instead, its call fails."""
+        """Wait until all ranks have called this. If a rank calls `share` instead, that call fails."""
 
         def left() -> None:
             raise ClientError("it has left the run")

@@ -76,9 +76,9 @@ def open_run(
     **options: Unpack[RunOptions],
 ) -> Run:
     """Open a run at the controller at `url`, or take over the run `resume`. Raises ClientError, ControllerAwayError or
-    RunEndedError. If `folder` is kept, a resumed run can publish deltas. Engines fetch weights from the address `host`.
-    Requests are repeated for `away_s` seconds. Tensors must have names and types of those in `checkpoint`. All ranks of
-    a torch.distributed `group` call this at once and share `folder`."""
+    RunEndedError. A run that is resumed with the same `folder` can publish deltas. Engines fetch weights from the
+    address `host`. Requests are repeated for `away_s` seconds. Tensors must have the names and types that `checkpoint`
+    has. All ranks of a torch.distributed `group` call this at once and share `folder`."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
@@ -265,7 +265,7 @@ class Run:
             self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Record events durably. Each `event_id` counts once. Default: step, trajectory, or trajectory and verifier."""
+        """Record events durably. An `event_id` (default: step, trajectory, or trajectory and verifier) counts once."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -362,7 +362,7 @@ class Run:
                 pass
 
     def _resume(self, error: RunLostError, fence: int, away_s: float, *, waits: bool) -> None:
-        """Continue the run after `error`, or raise why not. A retry with the same key gets the same answer."""
+        """Continue the run after `error`, or raise what prevents this. Repeats with one key get the same answer."""
         with self._resuming:
             address = self.address
             if address.fence != fence:

@@ -73,7 +73,7 @@ class TurnClient:
     async def stream(
         self, input_ids: Ids, sampling: Sampling | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield a turn's tokens, then its `generation`. A broken stream continues. Raises the errors of `turn`."""
+        """Yield a turn's tokens, then its `generation`. A broken stream is continued. Raises the errors of `turn`."""
         body = {**_body(input_ids, sampling, labels), "stream": True}
         retry = RetryLimit(self.address.url, self.address.away_s, waits=True)
         previous = Part(output_ids=[], logprobs=[], versions=[])
@@ -170,7 +170,7 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer came for `open_s` seconds. With `is_silent`, the connection is still open."""
+    """No answer came for `open_s` seconds. If `is_silent` is True, the connection is still open."""
 
     def __init__(self, failure: Failure, reason: str, open_s: float = 0.0, *, is_silent: bool = False) -> None:
         super().__init__(reason)

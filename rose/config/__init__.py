@@ -87,7 +87,7 @@ class HostConfig(Section):
     address: IpAddress | None = Field(
         default=None, description="IP address of its Ray node. Not needed for one host, or with `resource`."
     )
-    resource: Text | None = Field(default=None, description="Ray resource of this node only, if the address changes.")
+    resource: Text | None = Field(default=None, description="Unique Ray resource of this node, if its address changes.")
     cores: Cores = Field(default=[], description="Cores for agents and HTTP. Default: all cores that do not serve.")
     zone: str = Field(default="", description="Availability zone, for prices of traffic between hosts.")
     region: str = Field(default="", description="Region, for prices of traffic between hosts.")
@@ -96,11 +96,11 @@ class HostConfig(Section):
 class DeviceConfig(Section):
     id: Text = Field(max_length=128, description="Name in the ledger, on screens and in paths: without '/'.")
     pool: Pool = Field(
-        description="`serving` devices serve and lend; `rollout` devices run rollouts, and the first of them a trainer."
+        description="`serving` devices serve and lend. `rollout` devices run rollouts; the first also runs a trainer."
     )
     device_class: Text = Field(description="Class of the device in the price book.")
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index. Leave it out on a host without a GPU.")
-    cores: Cores = Field(default=[], description="Cores that are the device, or with `gpu`, run its processes.")
+    cores: Cores = Field(default=[], description="Cores that are the device or, with `gpu`, run its processes.")
     kv_bytes: int = Field(
         gt=0,
         le=AMOUNT_MAX,
@@ -190,12 +190,12 @@ class ServingConfig(Section):
         "tpot_budget_ms = 20 }]. Other requests have the budgets above. Lending leaves room for the smallest TTFT "
         "budget.",
     )
-    max_prompt_tokens: PositiveInt = Field(default=128, description="Longest prompt that rollout steps leave room for.")
+    max_prompt_tokens: PositiveInt = Field(default=128, description="Longest prompt for which rollouts leave time.")
     max_total_tokens: PositiveInt | None = Field(
         default=None, description="KV-cache slots, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores."
     )
     port: Port | None = Field(
-        default=None, description="HTTP port of the first serving device; the others count up. Default: free ports."
+        default=None, description="HTTP port of the first serving device; others have the next ports. Default: free."
     )
     extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
 
@@ -223,21 +223,21 @@ class CoservingConfig(Section):
         description="Sharing of a device. `rose` lends within serving's slack. For comparison: `solo` lends nothing, "
         "`share_all` lends regardless of serving, `static_split` lends a fixed share of time and memory.",
     )
-    headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
-    high_watermark: Share = Field(default=0.5, description="Memory pressure begins at this share of used headroom.")
+    headroom: Share = Field(default=0.2, description="Share of a device's KV memory that stays free for serving.")
+    high_watermark: Share = Field(default=0.5, description="Memory is short when this share of headroom is used.")
     lease_ttl_s: DayS = Field(default=3.0, gt=0, description="A lease ends this long after its last renewal.")
     heartbeat_s: DayS = Field(default=0.5, gt=0, description="Interval of renewals and load reports.")
-    compute_share: Share = Field(default=1.0, description="Largest share of time for rollouts.")
-    regret_share: Share = Field(default=0.05, description="Largest share by which lending may delay a serving request.")
+    compute_share: Share = Field(default=1.0, description="Largest share of a device's time for rollouts.")
+    regret_share: Share = Field(default=0.05, description="Largest delay by lending, as a share of a request's time.")
     stretch: Stretch = Field(
         default=1.25,
         description="Largest mean factor by which lending may slow a live request's tokens; 1: lend only in idle time.",
     )
-    slack_share: Share = Field(default=1.0, description="Share of the budgets' slack for lending beside live requests.")
+    slack_share: Share = Field(default=1.0, description="Share of latency slack that lending beside requests may use.")
     holdout_share: HalfShare = Field(
         default=0.05,
-        description="Share of time, in random windows, without lending, to measure what lending costs serving. It "
-        "reduces the harvest by as much. With 0 the cost cannot be measured.",
+        description="Share of time without lending, in random windows, to measure what lending costs serving. Lent "
+        "time shrinks by the same share. With 0 the cost cannot be measured.",
     )
     holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
     holdout_washout_s: DayS = Field(
@@ -246,16 +246,16 @@ class CoservingConfig(Section):
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
     recorded_requests_per_s_max: PositiveFloat = Field(
         default=20.0,
-        description="Serving requests per second of a device that get a row each. Beyond that rate, a row counts for "
-        "several.",
+        description="Serving requests per second of a device that have a row each in the ledger. Above this rate, one "
+        "row stands for several requests.",
     )
     activation: Literal["resident", "leased"] = Field(
         default="resident",
-        description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: during leases "
-        "(which begin up to 5 s later) and syncs, else in the host's memory.",
+        description="When the memory of a rollout engine is on a lent GPU. `resident`: always. `leased`: during syncs "
+        "and leases (which begin up to 5 s later); at other times it is in the host's memory.",
     )
     drift_audit_s: DayS = Field(
-        default=300.0, description="Seconds without a sync until an engine checks its weights and mends drift. 0: off."
+        default=300.0, description="Seconds after a sync until an engine checks its weights and repairs drift. 0: off."
     )
     meter_s: DayS = Field(default=1.0, description="Seconds between readings of power and use of a device. 0: off.")
 
@@ -280,9 +280,9 @@ class TrafficConfig(Section):
         description="Serving traffic of the demo: a CSV file in the columns of the public Azure LLM inference traces, "
         "or `bursty` for the sample trace.",
     )
-    requests_per_s_max: PositiveFloat = Field(default=0.9, description="Maximum mean rate; the rest is left out.")
-    prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile of scaled prompts.")
-    output_tokens_max: PositiveInt = Field(default=10, description="99th percentile of scaled outputs.")
+    requests_per_s_max: PositiveFloat = Field(default=0.9, description="Maximum mean rate. The surplus is dropped.")
+    prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile of prompt lengths, after scaling.")
+    output_tokens_max: PositiveInt = Field(default=10, description="99th percentile of output lengths, after scaling.")
     seed: int = Field(default=5, description="Seed of dropped requests and of the prompts' text.")
 
 
@@ -346,12 +346,12 @@ class GatewayConfig(Section):
 
 
 class OriginsConfig(Section):
-    files: bool = Field(default=False, description="Whether a run may also publish a `file:///FOLDER` of each host.")
+    files: bool = Field(default=False, description="Whether runs may also publish `file:///FOLDER`, read on each host.")
     hosts: list[HostText] = Field(
         default=[],
-        description="Names, addresses or networks from which weights may come although they are loopback, link-local, "
-        "unspecified, multicast or a cloud's metadata service. A client on the controller's host may publish at "
-        "loopback in any case.",
+        description="Names, addresses or networks that may send weights although they are loopback, link-local, "
+        "unspecified, multicast or a cloud's metadata service. A client on the controller's host may always publish "
+        "at loopback.",
     )
 
 
@@ -361,7 +361,7 @@ class ArchiveConfig(Section):
         description="Destination for old events of the ledger: a folder of the first host, or a URL such as "
         "s3://bucket/prefix. Default: none, and the ledger grows.",
     )
-    after_days: float | None = Field(default=None, gt=0, le=36_500, description="Age of archived events, in days.")
+    after_days: float | None = Field(default=None, gt=0, le=36_500, description="Days after which events are archived.")
     delete: bool = Field(default=False, description="Remove archived events from the ledger.")
 
     @model_validator(mode="after")
@@ -371,7 +371,7 @@ class ArchiveConfig(Section):
             raise ValueError("`to` has a password, which the ledger would record: set it in the store's own settings")
         if self.to is None and (self.after_days is not None or self.delete):
             setting = "delete true" if self.after_days is None else f"after_days {self.after_days}"
-            raise ValueError(f"{setting} needs a destination: give `to`, or leave it out")
+            raise ValueError(f"{setting} needs a destination: give `to`, or remove {setting}")
         if self.to is not None and self.after_days is None:
             raise ValueError(f"`to` is {self.to!r}, but `after_days` is missing: give the age of events to archive")
         return self
@@ -393,8 +393,8 @@ class FleetConfig(Section):
     )
     tags: dict[TagName, TagText] = Field(
         default={},
-        description='Payers: `team` for rollouts, `serving_team` for serving, as in { team = "research", serving_team '
-        '= "chat" }; exports have other tags unchanged.',
+        description='`team` pays for rollouts, `serving_team` for serving, as in { team = "research", serving_team = '
+        '"chat" }. Exports show other tags unchanged.',
     )
     state: PathText = Field(default=private_files.STATE, description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(
@@ -411,7 +411,7 @@ class FleetConfig(Section):
     rollout_models: dict[TagName, RolloutConfig] = Field(
         default={},
         description="Other models of runs: `[rollout_models.NAME]` tables with the fields of `[rollout]`. Every device "
-        "can have each model, one at a time: its engine restarts to change it.",
+        "can have each model, but only one at a time. Its engine restarts to change the model.",
     )
     coserving: CoservingConfig = Field(default=CoservingConfig(), description="Lending of devices.")
     traffic: TrafficConfig = Field(default=TrafficConfig(), description="Serving traffic to replay.")
@@ -468,7 +468,7 @@ def warnings(config: FleetConfig, path: Path) -> list[str]:
 
 
 def parse(text: str, source: str) -> FleetConfig:
-    """Return the fleet that `text` describes. Error messages name the text `source`. Raises ConfigError."""
+    """Return the fleet that `text` describes. `source` is the text's name in error messages. Raises ConfigError."""
     form, read = ("JSON", json.loads) if source.endswith(".json") else ("TOML", tomllib.loads)
     try:
         data = read(text)
@@ -478,7 +478,7 @@ def parse(text: str, source: str) -> FleetConfig:
 
 
 def validated(data: dict[str, object], source: str) -> FleetConfig:
-    """Return the fleet that the table `data` describes. Error messages name it `source`. Raises ConfigError."""
+    """Return the fleet that the table `data` describes. `source` is its name in error messages. Raises ConfigError."""
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:

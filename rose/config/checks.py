@@ -103,7 +103,7 @@ def _check_ranks(config: FleetConfig) -> None:
         many = more_ranks(config.serving_on(device).extra_args)
         if many is not None and device.pool == "serving" and device.serving_url is None:
             raise ValueError(
-                f"{device.serving_table}.extra_args has {many}: a lent device has one page for "
+                f"{device.serving_table}.extra_args has {many}: an engine on a lent device must have "
                 "one rank. Leave it out, or set coserving.enabled to false"
             )
     for table, rollout in config.rollouts.items():

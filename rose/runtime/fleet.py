@@ -35,7 +35,7 @@ def writer_name(host: str, writer: str) -> str:
 
 
 def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
-    """Return this process's cores without those of serving devices, or all its cores if none is left."""
+    """Return this process's cores that no serving device has. If there are none, return all its cores."""
     available = os.sched_getaffinity(0)
     serving = {core for device in devices if device.pool == "serving" for core in device.cores}
     return (available - serving) or available

@@ -85,7 +85,7 @@ class MemoryPlan:
         return kv_bytes_per_token(self.rollout_models[rollout.model], _dtype(device))
 
     def serving_tokens(self, device: DeviceConfig) -> int:
-        """Return the serving pool's tokens: by default what `kv_bytes` hold on a GPU, or a constant on CPU cores."""
+        """Return the serving pool's tokens. Default: what fits in `kv_bytes` on a GPU, a constant on CPU cores."""
         tokens = self.config.serving_on(device).max_total_tokens
         if tokens is not None:
             return tokens
@@ -94,7 +94,7 @@ class MemoryPlan:
         return device.kv_bytes // self.serving_bytes_per_token(device)
 
     def rollout_tokens(self, device: DeviceConfig, rollout: RolloutConfig) -> int:
-        """Return the rollout pool's tokens: by default a lease's most on a lent device, or else all of `kv_bytes`."""
+        """Return the rollout pool's tokens. Default: a lease's maximum on a lent GPU, all of `kv_bytes` on others."""
         if rollout.max_total_tokens is not None:
             return rollout.max_total_tokens
         if device.gpu is None:
@@ -127,7 +127,7 @@ class MemoryPlan:
             for role, tokens in pools.items():
                 if tokens < 1 and (role == table or device.pool == "serving"):
                     raise DeviceMemoryError(
-                        f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no {role} token: raise it"
+                        f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no {role} token: raise kv_bytes"
                     )
             if device.pool != "serving" or more_ranks(self.config.serving_on(device).extra_args) is None:
                 self._check_room(device, rollout, free_bytes)

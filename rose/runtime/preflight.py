@@ -110,8 +110,8 @@ def require_gpu(index: int, what: str, way_out: str) -> None:
         raise PreflightError(f"{what}: GPU {index} is not there; this host has {count}. {way_out}")
     if not gpu.has_kernels() and not gpu.native_kernels():
         raise PreflightError(
-            f"{what}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see only that "
-            f"everything works, without them, set {gpu.NATIVE_KERNELS}=1"
+            f"{what}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. For a trial without "
+            f"them, set {gpu.NATIVE_KERNELS}=1"
         )
 
 
@@ -127,7 +127,7 @@ def _check_kernels(config: FleetConfig) -> None:
         where = f"device {attached[0]!r} has a serving_url" if attached else "traffic.trace is 'none'"
         raise PreflightError(
             f"{gpu.NATIVE_KERNELS}=1 is set, and {where}: engines without SGLang's kernels are not for production. "
-            "`pip install sglang-kernel`, or replay traffic on serving engines of ROSE's own"
+            "Run `pip install sglang-kernel`, or replay traffic on serving engines of ROSE's own"
         )
 
 

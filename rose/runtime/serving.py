@@ -1,4 +1,4 @@
-"""Runs serving engines: an owner's are attached and in the end released, ROSE's own are started and ended."""
+"""Runs serving engines. An owner's engine is attached, and released at the end. ROSE's own are started and ended."""
 
 import os
 import time
@@ -58,7 +58,7 @@ class ServingEngines:
                 self._move(device_id, error)
 
     def wait_ready(self, tend: Callable[[], None]) -> None:
-        """Wait until started engines are ready. Calls `tend` meanwhile. Raises EngineError, or an error of `tend`."""
+        """Wait until launched engines are ready. Calls `tend` meanwhile. Raises EngineError, or an error of `tend`."""
         if not self._processes:
             return
         waiting = ThreadPoolExecutor(len(self._processes), thread_name_prefix="rose-serving")

@@ -42,7 +42,7 @@ def has_tokenizer(checkpoint: Path) -> bool:
 
 
 def weights_bytes(checkpoint: Path | str) -> int:
-    """Return the bytes of the safetensors files or, without any, of a dense Llama of this shape. Raises ValueError."""
+    """Return the bytes of the safetensors files. Without them, compute a dense Llama's bytes. Raises ValueError."""
     folder = Path(checkpoint)
     # A folder may hold the weights twice; the index names the loaded files.
     index = folder / _INDEX
@@ -125,7 +125,7 @@ _NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*"]
 
 
 class ModelError(UserError):
-    """No model is available by this name."""
+    """No model with this name is available."""
 
 
 def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
@@ -224,7 +224,7 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
 
 
 def save_tokenizer(source: Path, folder: Path, length_max: int) -> None:
-    """Write SmolLM2's tokenizer, which first splits off single digits. The GGUF file does not say so."""
+    """Write SmolLM2's tokenizer. It first splits off single digits, which the GGUF file does not record."""
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 

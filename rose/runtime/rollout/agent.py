@@ -32,7 +32,7 @@ class Rules:
 
 
 async def play(rules: Rules, environment: Playable, generate: Generate, game: Game, step: int) -> Trajectory:
-    """Play a game. After a lost turn or failed start it is "lost", after a later failure "truncated" with reward 0."""
+    """Play a game. It is "lost" if it cannot start or loses a turn, and "truncated" with reward 0 if it fails later."""
     trajectory = Trajectory(
         trajectory_id=game.trajectory_id,
         group_id=game.group_id,
@@ -108,7 +108,7 @@ class _Episode:
         self._trajectory.read(ids)
 
     def _is_rechecked(self) -> bool:
-        """Return whether to recheck. The draw depends on the id only, so that a repeated trajectory gets the same."""
+        """Return whether to recheck the trajectory. Only its id decides, so a repeat gets the same decision."""
         if not self._rules.traits.rechecks or not self._trajectory.accepted:
             return False
         drawn = int.from_bytes(hashlib.sha256(self._trajectory.trajectory_id.encode()).digest()[:8]) / 2**64
@@ -122,7 +122,7 @@ class _Episode:
 
 
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
-    """Return a trajectory's event. `trainer_version` is the version that learns from the trajectory."""
+    """Return a trajectory's event. `trainer_version` is the version that the trajectory trains."""
     counts = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
     return events.Trajectory(**_labels(trajectory), **counts, staleness=trajectory.staleness(trainer_version))
 

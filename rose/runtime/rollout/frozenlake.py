@@ -21,7 +21,7 @@ STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
 class FrozenLake:
-    """One trajectory. The seed of `reset` gives the board, and `slip_seed` the slips. The verdict is ground truth."""
+    """One trajectory. The seed of `reset` decides the board, and `slip_seed` the slips. The verdict is ground truth."""
 
     verifier = "frozenlake-goal"
     verifier_version = "1"
@@ -51,7 +51,7 @@ class FrozenLake:
         return [reply, v.at(*self.position)], reward, self.terminated, facts
 
     def around(self) -> list[int]:
-        """Return the tokens of the tiles left of, below, right of and above the player: the correct reasoning."""
+        """Return the tokens of the tiles around the player: left, below, right, above. Correct reasoning lists them."""
         size, (row, col) = self._task.size, self.position
         places = [(row + down, col + right) for down, right in STEPS]
         return [v.TILES[self.board[r][c]] if 0 <= r < size and 0 <= c < size else v.WALL for r, c in places]
@@ -100,7 +100,7 @@ def seed_of(*parts: int) -> int:
 
 
 def distances(board: Sequence[str]) -> dict[tuple[int, int], int]:
-    """Return the number of moves from each tile to the goal, without slips. Tiles that cannot reach it are left out."""
+    """Return each tile's number of moves to the goal, without slips. Tiles without a way to the goal are left out."""
     size = len(board)
     goal = next((r, c) for r, c in itertools.product(range(size), repeat=2) if board[r][c] == "G")
     steps = {goal: 0}

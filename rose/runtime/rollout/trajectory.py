@@ -38,7 +38,7 @@ class Transcript:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    """A trajectory to play. `number` is its place in its group, whose games share a seed."""
+    """A trajectory to play. `number` is its place in the group. All games of a group have the same seed."""
 
     trajectory_id: str
     group_id: str
@@ -48,7 +48,7 @@ class Game:
 
 @dataclass(kw_only=True, slots=True)
 class Trajectory(Transcript):
-    """A trajectory with its result, which is final once the trajectory was played."""
+    """A trajectory with its result. The result is final when `play` has returned the trajectory."""
 
     trajectory_id: str
     group_id: str
@@ -85,5 +85,5 @@ class Trajectory(Transcript):
         return min((version for version, generated in tokens if generated), default=None)
 
     def staleness(self, trainer_version: int) -> int:
-        """Return the trainer's version minus the oldest version that generated a token, or 0 if there is none."""
+        """Return `trainer_version` minus the oldest version that generated a token, or 0 if no token was generated."""
         return 0 if self.version is None else trainer_version - self.version

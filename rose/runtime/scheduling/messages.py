@@ -72,7 +72,7 @@ class HostFacts(Report):
 
 
 class Heartbeat(Report):
-    """An agent's report on a device. The reply comes once it differs from reply number `seen`, or after `hold_s` s."""
+    """An agent's report on a device. Its answer waits for news since reply number `seen`, at most `hold_s` seconds."""
 
     device_id: Id
     engines: Few[EngineReport]
@@ -97,7 +97,7 @@ class Target(Report):
 
 
 class Terms(Report):
-    """Settings that a running agent adopts. `coserving` has settings of table `[coserving]`."""
+    """Settings that an agent adopts while it runs. `coserving` has settings of the table `[coserving]`."""
 
     ttft_budget_ms: BudgetMs
     tpot_budget_ms: BudgetMs
@@ -183,7 +183,7 @@ class PublishVersion(Message):
         if self.token is None:
             return self
         if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"token is given, but {shown(self.url)!r} uses fsspec's credentials: leave it out")
+            raise ValueError(f"token is given, but {shown(self.url)!r} uses fsspec's credentials: leave the token out")
         if not (self.token.isascii() and self.token.isprintable()):
             raise ValueError("token must be printable ASCII")
         return self

@@ -25,7 +25,7 @@ _GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "engine_leased": (("device", "engine"), "Whether a rollout engine has a lease."),
     "engine_policy_version": (("device", "engine"), "Policy version of an engine."),
     "engine_turns": (("device", "engine"), "Turns on an engine."),
-    "device_heard_seconds": (("device",), "Seconds since the last report of its agent."),
+    "device_heard_seconds": (("device",), "Seconds since the last report of the device's agent."),
     "device_drained": (("device",), "Whether a device is drained."),
     "device_clock_offset_seconds": (("device",), "Seconds that a host's clock is ahead of the controller's."),
     "host_segments_waiting": (("host",), "Segments of a host's events that the ledger lacks."),

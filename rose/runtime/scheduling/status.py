@@ -72,7 +72,7 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
 
 
 def hosts(controller: Controller) -> list[dict[str, Any]]:
-    """Return the newest facts of each host. The fact `waits` is why its events are late, or None."""
+    """Return the newest facts of each host. `waits` is the reason why events of the host are late, or None."""
     devices = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
     newest = {device.host or device.device_id: device.host_facts for device in devices if device.host_facts is not None}
     facts_by_host = sorted(newest.items())

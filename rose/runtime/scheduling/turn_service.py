@@ -1,4 +1,4 @@
-"""Carries each turn to its answer, across all attempts. Requests with one key share a turn."""
+"""Repeats attempts at a turn until the turn has an answer. Requests with the same key share one turn."""
 
 import asyncio
 import hashlib
@@ -50,7 +50,7 @@ class _Open:
 
 @dataclass(slots=True, eq=False)
 class TurnService:
-    """Makes turns. `moved` is called with a run's id when one of its turns arrives or loses its engine."""
+    """Makes turns. `moved` is called with a run's id when a turn of the run arrives or loses its engine."""
 
     engines: EngineCalls
     queue: TurnQueue
@@ -222,7 +222,7 @@ def _digest(turn: Turn) -> bytes:
 def _check(turn: Turn, digest: bytes, before: bytes) -> None:
     if digest != before:
         owner = f"another turn of run {turn.run_id!r}"
-        raise RefusedError(409, f"key {turn.key!r} belongs to {owner}: give each turn its own")
+        raise RefusedError(409, f"key {turn.key!r} belongs to {owner}: give each turn its own key")
 
 
 def answer_so_far(turn: Turn) -> bytes:

@@ -76,12 +76,12 @@ class Worker:
         return now_ns - self.due_ns
 
     def model_since_ns(self, now_ns: int) -> int:
-        """Return when the engine began to work with its model, or `now_ns` before its first weights."""
+        """Return when the engine began to work with its model. Before its first weights, return `now_ns`."""
         has_no_weights = self.model_ns and self.report.run_id is None and self.report.failed is None
         return now_ns if has_no_weights else self.model_ns
 
     def unable_ns(self, now_ns: int, version_min: int = 0) -> int:
-        """Return for how long the engine had no lease, or only weights older than `version_min`."""
+        """Return for how long the engine has had no lease, or has failed to get weights of `version_min` or newer."""
         unlent_ns = now_ns - self.lent_ns if self.report.borrowed and self.lease_id is None else 0
         lacks = self.report.run_id != self.assigned or self.report.policy_version < version_min
         return max(unlent_ns, now_ns - self.failed_ns if self.failed_ns and lacks else 0)
@@ -175,7 +175,7 @@ class WorkerTable(dict[str, Worker]):
                 worker.lent_ns = now_ns
 
     def answered(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """Expect the next heartbeat of the agent now, because this heartbeat was answered."""
+        """Note that the agent's next heartbeat is due now, because this heartbeat was answered."""
         for report in heartbeat.engines:
             if (worker := self.get(report.engine_id)) is not None:
                 worker.expect(min(worker.due_ns, now_ns))
@@ -197,7 +197,7 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def stalled(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
-        """Return the turns that another engine with room would have completed by now."""
+        """Return the turns that would have ended by now on another engine that has room."""
         running: dict[str, list[RunningTurn]] = {}
         for engine_id, worker in self.items():
             if worker.report.borrowed and worker.assigned is not None and worker.serves(worker.assigned):

@@ -21,7 +21,7 @@ FileOption = Annotated[Path, _FILE]
 MaybeFileOption = Annotated[Path | None, _FILE]
 _ADDRESS = "Ray cluster, such as 10.0.0.1:6379. Default: the fleet's cluster, or a new one on this host."
 AddressOption = Annotated[str | None, typer.Option(help=_ADDRESS, envvar="ROSE_RAY_ADDRESS")]
-_URL = "URL of the controller, such as http://10.0.0.1:30100. Default: this host's."
+_URL = "URL of the controller, such as http://10.0.0.1:30100. Default: the one on this host."
 UrlOption = Annotated[str | None, typer.Option(help=_URL, envvar="ROSE_URL")]
 TokenOption = Annotated[str | None, typer.Option(help="Token of the controller.", envvar="ROSE_TOKEN")]
 
@@ -29,7 +29,7 @@ TokenOption = Annotated[str | None, typer.Option(help="Token of the controller."
 def up_command(
     config: FileOption,
     address: AddressOption = None,
-    wait: Annotated[bool, typer.Option(help="Wait for the controller and hosts; engines load longer.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait for the controller and the hosts, but not for engines.")] = True,
     stay: Annotated[bool, typer.Option("--stay", help="Keep watching the fleet; fail if it is lost.")] = False,
     down_on_stop: Annotated[
         bool, typer.Option("--down-on-stop", help="With --stay: run `rose down --keep-runs` on Ctrl-C or SIGTERM.")
@@ -134,7 +134,7 @@ def drain_command(
         if every == (device is not None):
             raise UserError("give the id of a device to drain, or give --all")
         if undo and reason is not None:
-            raise UserError("--reason does not go with --undo: leave it out")
+            raise UserError("--reason does not go with --undo: leave --reason out")
         controller = _find(url, token, config)
         name = "--all" if device is None else device
         if undo:

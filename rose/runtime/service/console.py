@@ -209,7 +209,7 @@ def _beside(beside: dict[str, Any] | None) -> str | None:
 
 
 def _table(*columns: str, wide: Collection[str]) -> Table:
-    """Return a table. On a narrow terminal, only the columns outside `wide` wrap their text."""
+    """Return a table. On a narrow terminal, columns in `wide` stay on one line, and other columns wrap."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in wide)

@@ -41,7 +41,7 @@ class ControllerPlan:
 
 
 class ControllerActor:
-    """The controller as a Ray actor. It works in a thread, so that reports never wait."""
+    """The controller as a Ray actor. It works in a thread, so that `report` answers at once."""
 
     def __init__(self, plan: ControllerPlan | str) -> None:
         self._plan = plan = process.load(ControllerPlan, plan)

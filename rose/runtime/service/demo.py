@@ -30,7 +30,7 @@ _END_S = 30.0
 
 
 def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: float | None = None) -> str:
-    """Run the demo until its last step, a stop, or the time limit, and return its fleet's run.
+    """Run the demo until its last step, a stop, or the time limit. Return the id of its fleet run.
 
     Raises PreflightError or DeploymentError."""
     preflight.check(config)
@@ -71,7 +71,7 @@ def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: f
 
 
 def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> str:
-    """Run the demo on the terminal. After Ctrl-C or SIGTERM, it closes leases and accounts, then ends."""
+    """Run the demo on the terminal. After Ctrl-C or SIGTERM, the demo closes leases and accounts, and ends."""
     say, stopping = progress(err=False), threading.Event()
 
     def on_signal(_number: int, _frame: object) -> None:
@@ -144,7 +144,7 @@ def _read(process: subprocess.Popen[str], say: Say) -> None:
 
 @contextmanager
 def _child(name: str, command: list[str], say: Say) -> Iterator[subprocess.Popen[str]]:
-    """Run a command that Ctrl-C does not reach, until the block ends. `say` gets the command's messages."""
+    """Run a command until the block ends. Ctrl-C does not reach the command. `say` gets its messages."""
     null, pipe, errors = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     process = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=errors, text=True, start_new_session=True)
     reader = threading.Thread(target=_read, args=(process, say), name=name, daemon=True)

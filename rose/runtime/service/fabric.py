@@ -27,7 +27,7 @@ class Fabric:
         self._namespace = namespace
 
     def join(self, address: str) -> None:
-        """Join the cluster. This host must be a part of it. Raises UserError or DeploymentError."""
+        """Join the cluster, to which this host must belong. Raises UserError or DeploymentError."""
         _wait_listening(address)
         # Ray reads this at import. Its logs have the deaths of processes.
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed")
@@ -68,7 +68,7 @@ class Fabric:
             return None
 
     def place(self, name: str, cls: type, *arguments: object, resource: str) -> Any:
-        """Return the actor with this name. Start it if it is missing; Ray then restarts it until `end` is called."""
+        """Return the actor with this name. Start it if it is missing. Ray restarts it until `end` is called."""
         options = {
             "name": name,
             "namespace": self._namespace,

@@ -46,7 +46,7 @@ _CHECKED = "checked"  # File with the fleet run whose host check passed.
 
 
 class OwnServing:
-    """ROSE's own serving engines on this host. `down` has, by device, why its engine does not serve."""
+    """ROSE's own serving engines on this host. `down` maps a device to the reason why its engine does not serve."""
 
     def __init__(self, plan: HostPlan) -> None:
         self.down: dict[str, str] = {}
@@ -87,7 +87,7 @@ class OwnServing:
 
 
 class HostActor:
-    """The process of a host on Ray. It works in a thread, so that reports never wait."""
+    """The process of a host on Ray. It works in a thread, so that `report` answers at once."""
 
     def __init__(self, plan: HostPlan | str, make_engine: MakeEngine = EngineProcess) -> None:
         plan = process.load(HostPlan, plan)
@@ -238,7 +238,7 @@ class HostRunner:
         return self._writer
 
     def _attach(self, device_id: str, serving: ServingEngines) -> None:
-        """Attach a device's serving engine to its page, again after each loss."""
+        """Keep a device's serving engine attached to the device's page."""
         while not self._stopping.wait(_LOOK_S):
             if (agent := self._agent) is None or agent.agent(device_id) is None:
                 continue
@@ -277,7 +277,7 @@ class HostRunner:
             self._say(run.line())
 
     def _check(self, own: FleetConfig) -> None:
-        """Check this host, unless `rose up` has done that, because the fleet file has no `[[host]]` tables."""
+        """Check this host. If the fleet file has no `[[host]]` tables, `rose up` has already checked it."""
         # Ray or an earlier attempt may have narrowed this process's cores.
         with suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))

@@ -15,7 +15,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostPlan:
-    """The facts that a host needs to start. The first host has no `address`; a host without a spool has no token."""
+    """The facts that a host needs to start. The first host needs no `address` and no `ledger_token`."""
 
     config: FleetConfig
     host: str
@@ -27,7 +27,7 @@ class HostPlan:
 
     @property
     def own(self) -> FleetConfig:
-        """Return the configuration of this host alone. Its field `host` is in the names of the ledger writers."""
+        """Return the configuration of this host alone. The names of ledger writers contain its field `host`."""
         name = self.host if self.config.hosts else self.config.host
         return self.config.model_copy(
             update={"device": places.devices(self.config, self.host), "host": name, "hosts": []}

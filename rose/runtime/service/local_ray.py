@@ -1,4 +1,4 @@
-"""Runs a Ray cluster on this host that outlives its starter. Whoever has its token can run programs."""
+"""Runs a Ray cluster on this host, also after its starter ends. Whoever has the cluster's token can run programs."""
 
 from __future__ import annotations
 

@@ -55,12 +55,12 @@ class FleetMemory:
 
     @property
     def controller(self) -> Path:
-        """Return the controller's folder. No host can have its name."""
+        """Return the controller's folder. No host's folder can have the same name."""
         return self.folder / ".controller"
 
     @contextmanager
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-        """Lock the fleet and yield True. Without `say`, yield False if another command holds the lock."""
+        """Lock the fleet and yield True. If another command has the lock, wait; without `say`, yield False."""
         make_state(self.folder)
         lock = self.folder / "fleet.lock"
         if layout.is_locked(lock):
@@ -96,7 +96,7 @@ class FleetMemory:
         private_files.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
-        """End the fleet run, but keep its name, which no later fleet run may have."""
+        """End the fleet run. Keep its name, because no later fleet run may have the same name."""
         if (remembered := self.read()) is not None:
             self.write(Remembered(run_id=remembered.run_id, ended=True))
 
@@ -135,13 +135,13 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
         *((f"{table}.model", old, models.get(table), "its RL runs use it") for table, old in gone.items()),
     ):
         if old != new:
-            problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}. Restore it"
+            problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}. Restore {name}"
             raise UserError(f"{problem}, or end the fleet run by `rose up` and `rose down` with the old file")
     for device_id, host in hosts_by_device(config).items():
         if (old_host := remembered.placed.get(device_id, host)) != host:
             problem = f"device {device_id!r} is on host {host!r}, but fleet run {remembered.run_id} has {old_host!r}"
             advice = "Give the device another id, restore the host, or run `rose up` and `rose down` with the old file"
-            raise UserError(f"{problem}: names of its leases could repeat. {advice}")
+            raise UserError(f"{problem}: new leases could get the names of old leases. {advice}")
 
 
 #: Settings that running agents adopt, by table. Other settings size engines, or fix windows drawn before.
@@ -186,7 +186,7 @@ def terms(config: FleetConfig) -> dict[str, Terms]:
 
 
 def _difference(name: str, old: Any, now: Any) -> str:
-    """Return the name of a setting, with its values if they are numbers. Texts may be secret."""
+    """Return a setting's name, and its values if they are numbers. Values that are texts may be secret."""
     numbers = isinstance(old, int | float) and isinstance(now, int | float)
     return f"{name} is {now}, but the fleet has {old}" if numbers else name
 

@@ -1,4 +1,4 @@
-"""Runs ROSE's own serving engines as `owner STATE LOCK`, where LOCK is a locked file's descriptor."""
+"""The process `owner STATE LOCK`, which runs ROSE's own serving engines. LOCK is the descriptor of a locked file."""
 
 import fcntl
 import json
@@ -68,7 +68,7 @@ def ensure(plan: HostPlan) -> dict[str, str]:
         started = subprocess.run(command, check=False, stdin=null, stdout=null, pass_fds=[lock.fileno()])
     if started.returncode:
         problem = f"the serving engines' process did not start (exit code {started.returncode} of setsid)"
-        raise DeploymentError(f"{problem}: free processes and memory on this host")
+        raise DeploymentError(f"{problem}: end other processes, or free memory on this host")
     return {}
 
 
@@ -107,7 +107,7 @@ def runs(plan: HostPlan) -> bool:
 
 
 def free_bytes(memory: MemoryPlan, file: Path) -> dict[str, int]:
-    """Return how many bytes each GPU had free before the first engine started. They are kept in `file`."""
+    """Return how many bytes each GPU had free before the first engine started. `file` keeps these numbers."""
     with suppress(OSError, ValueError):
         recorded: dict[str, int] = json.loads(file.read_text())
         if recorded.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
@@ -226,7 +226,7 @@ class _Owner:
             engines.stop()
 
     def _device(self, device_id: str) -> ServingDevice:
-        """Return the device with its engine's settings. Engines claim ports and GPU memory in turn."""
+        """Return the device with its engine's settings. One device at a time claims ports and GPU memory."""
         with self._making:
             if device_id not in self._devices:
                 if self._fleet is None:

@@ -38,7 +38,7 @@ class Report:
 
 
 def dump(plan: object) -> str:
-    """Return a plan with its secrets, as JSON: after a restart, an actor may have another version of ROSE."""
+    """Return a plan with its secrets as JSON, which another version of ROSE can read after an actor's restart."""
     return TypeAdapter(type(plan)).dump_json(plan).decode()
 
 
@@ -60,7 +60,7 @@ def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
 
 
 def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> None:
-    """Copy each long log to `NAME.old.log` and truncate it. Engines keep their logs open."""
+    """Copy each long log to `NAME.old.log` and truncate the log, because engines keep it open."""
     for log in sorted(folder.glob("*.log")):
         with suppress(OSError):
             if not log.name.endswith(".old.log") and log.stat().st_size > bytes_max:
@@ -91,7 +91,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
 
 
 def start_part(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Call `start`, and end this process after its Ray node: Ray's own check fails if the wall clock is set."""
+    """Call `start`. End this process when its Ray node ends: Ray's own check fails if someone sets the clock."""
     if _NODE in os.environ:
         start("node", lambda: _end_with(int(os.environ[_NODE]), log), log)
     return start(name, body, log)

@@ -27,7 +27,7 @@ from rose.terminal import echo, user_errors
 async def replay(config: FleetConfig) -> None:
     trace, remembered = open_trace(config.traffic), FleetMemory(config).read()
     if trace is None:
-        raise UserError("traffic.trace is 'none': name a CSV file in the public Azure traces' form, or 'bursty'")
+        raise UserError("traffic.trace is 'none': set it to 'bursty', or to a CSV file like the public Azure traces")
     if remembered is None:
         raise UserError(f"no fleet {config.name!r} runs on this host: `rose up` starts it")
     plan = HostPlan(config=config, host=places.hosts(config)[0].name, run_id=remembered.run_id, controller_url="")

@@ -1,4 +1,4 @@
-"""The commands `rose up`, `down`, `restart` and `reload`. Each completes the work of a killed command."""
+"""The commands `rose up`, `down`, `restart` and `reload`. Each also completes the work of a command that was killed."""
 
 import secrets
 import time
@@ -212,7 +212,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
             say(f"fleet {config.name!r} runs: keeping its healthy parts")
             recorded = memory.recorded(remembered) or config
             if recorded.model_dump_json() != config.model_dump_json():
-                say("its fleet file has changed: `rose reload` applies the changes, or names what needs a restart")
+                say("its fleet file has changed: `rose reload` applies the changes, or names those that need a restart")
             fleet = Fleet(recorded, fabric, remembered, say, make_host)
         else:
             fleet = Fleet(config, fabric, _begin(config, fabric), say, make_host)
@@ -279,7 +279,7 @@ def reload(config: FleetConfig, say: Say) -> list[str]:
             raise DeploymentError(f"fleet {config.name!r} does not run here: start it with `rose up`")
         recorded = memory.recorded(remembered)
         if recorded is None:
-            raise DeploymentError("another version of ROSE started this fleet: run `rose down --keep-runs`, `rose up`")
+            raise DeploymentError("another ROSE version started this fleet: run `rose down --keep-runs` and `rose up`")
         changes = memory.changes(recorded, config)
         if changes:
             with _writer(config, remembered.run_id) as writer:

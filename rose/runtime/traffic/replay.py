@@ -1,4 +1,4 @@
-"""Replays a trace against an OpenAI-compatible endpoint, in an open loop."""
+"""Replays a trace against an OpenAI-compatible endpoint, in an open loop: no request waits for earlier answers."""
 
 import asyncio
 from collections.abc import Callable, Iterator

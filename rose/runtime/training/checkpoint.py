@@ -31,7 +31,7 @@ _MAY_CHANGE = {"steps", "threads", "python", "call_s_max", "memory_mb_max", "obs
 
 
 class CheckpointError(UserError):
-    """The folder cannot be used, another trainer uses it, or its run cannot be continued so."""
+    """The folder cannot be used, another trainer uses it, or its run cannot go on with these settings."""
 
 
 class Checkpoint:

@@ -26,14 +26,14 @@ def train_command(
     token: TokenOption = None,
     config: MaybeFileOption = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the run, in the ledger and on screens. Default: the task's.")
+        str | None, typer.Option(help="Name of the run, in the ledger and on screens. Default: the task's name.")
     ] = None,
-    team: Annotated[str | None, typer.Option(help="Paying team. Default: the file's tag `team`.")] = None,
+    team: Annotated[str | None, typer.Option(help="Team that pays. Default: the file's tag `team`.")] = None,
     steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder to save the run in after each update.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --checkpoint.")] = False,
     device: Annotated[
-        str | None, typer.Option(help="The trainer's device on this host, which the run pays for.")
+        str | None, typer.Option(help="Device of this host on which the trainer runs. The run pays for it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each step.")] = False,
 ) -> None:

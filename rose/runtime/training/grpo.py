@@ -23,7 +23,7 @@ def token_loss(
     logprobs: Tensor, behaviour: Tensor, advantage: Tensor, *, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:
     """Return the clipped surrogate loss and Schulman's k3 estimate of the KL divergence, summed over generated tokens.
-    Shapes are [tokens]. `logprobs` (with a gradient) are the policy's, `behaviour` the engine's."""
+    Shapes are [tokens]. `logprobs` come from the policy and have a gradient. `behaviour` are the engine's logprobs."""
     log_ratio = logprobs - behaviour
     ratio = log_ratio.exp()
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)

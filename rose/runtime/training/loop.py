@@ -53,7 +53,7 @@ class _Rollouts:
             self.ended_ns = monotonic_ns()
 
     def take_lost(self) -> list[Played]:
-        """Return the lost games to play again: not those that failed too often, if others of the step did not."""
+        """Return the lost games to play again. A game that failed too often is given up if another game succeeded."""
         lost, self.lost = self.lost, []
         has_others = any(trajectory.outcome != "lost" for trajectory in self.trajectories)
         again = []
@@ -214,7 +214,7 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return the event of a step without its lost trajectories. `total_ns` is the time until the training ended."""
+    """Return a step's event, which leaves out lost trajectories. `total_ns` is the time until the training ended."""
     trajectories = _not_lost(trajectories)
     means: dict[str, Any] = {name: _finite(getattr(stats, name)) for name in ("loss", "entropy", "kl", "grad_norm")}
     return Step(

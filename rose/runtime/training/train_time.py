@@ -14,7 +14,7 @@ class NoPageError(UserError):
 
 
 class TrainTime:
-    """Writes spans to the page at `path`, if any. Raises NoPageError, or UserError if another trainer uses the page."""
+    """Writes spans to the page `path` (None: nowhere). Raises NoPageError, or UserError if a trainer uses the page."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -30,7 +30,7 @@ _OPERATORS: dict[type, Callable[..., Fraction]] = {
 
 
 class Arithmetic:
-    """Tasks with `terms` numbers of `digits` digits. The verdict compares the last number of the answer."""
+    """Tasks with `terms` numbers of `digits` digits. The verdict compares the answer's last number with the result."""
 
     verifier = "arithmetic-result"
     verifier_version = "1"

@@ -1,4 +1,4 @@
-"""The interface of environments, and their lookup. It needs only the standard library, for foreign Pythons."""
+"""The interface of environments, and their lookup. It needs only the standard library: any Python can run it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Environment(Protocol):
     trajectory in another way. If the attribute `token_ids` is True, observations and answers are token ids."""
 
     def reset(self, seed: int) -> Observation:
-        """Begin the task that `seed` stands for, and return the first observation. A group shares a seed."""
+        """Begin the task that `seed` stands for, and return its first observation. A group has one seed."""
 
     def step(self, answer: Any) -> tuple[Observation | None, float, bool, Mapping[str, Any]]:
-        """Return (observation, reward, done, info). Rewards add up. `info` may have the counts `tool_calls` and
-        `answer_tokens` (without reasoning), and `correct` (ground truth so far)."""
+        """Return (observation, reward, done, info). The rewards are added up. `info` may have `tool_calls` (a count),
+        `answer_tokens` (a count, without reasoning) and `correct` (by ground truth, so far)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

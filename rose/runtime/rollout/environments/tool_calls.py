@@ -18,7 +18,7 @@ def parse(call: str) -> tuple[str, dict[str, Any]]:
     message = json.loads(call)
     name, arguments = message.get("name"), message.get("arguments", {})
     if not isinstance(name, str) or not isinstance(arguments, dict):
-        raise ValueError("a call has a `name` and a table of `arguments`")
+        raise ValueError("a call needs a `name` and a table `arguments`")
     return name, arguments
 
 

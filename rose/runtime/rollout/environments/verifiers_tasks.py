@@ -111,7 +111,7 @@ class VerifiersEnvironment:
         return name, json.dumps(arguments), await self.tools.call(name, arguments)
 
     def _until_asked(self) -> Messages | None:
-        """Run until the environment asks, and return its question, or None if the environment ended."""
+        """Run until the environment asks the policy. Return the question, or None if the environment ended."""
         self._asked: asyncio.Future[Messages] = self._loop.create_future()
         either: list[asyncio.Future[Any]] = [self._playing, self._asked]
         self._loop.run_until_complete(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))

@@ -126,7 +126,7 @@ PEAK_NS = 2_000_000_000  # A run counts with its peak of turns, since trajectori
 
 @dataclass(slots=True)
 class Load:
-    """The open turns of one run, and its counts. Times are monotonic nanoseconds."""
+    """The open turns of one run, and counts of the run. Times are monotonic nanoseconds."""
 
     turns: set[Turn] = field(default_factory=set)
     expected_ns: int = 500_000_000  # Mean time of a turn.
@@ -145,7 +145,7 @@ class Load:
         return min(self._versions, default=0)
 
     def renew(self, version_min: int) -> set[Turn]:
-        """Raise the oldest accepted version of the turns that state none. Return these turns."""
+        """Let turns without an oldest version of their own accept only `version_min` or newer. Return these turns."""
         older = (turn for turn in self.turns if turn.version_min < version_min)
         turns = {turn for turn in older if turn.request.labels.version_min is None}
         for turn in turns:

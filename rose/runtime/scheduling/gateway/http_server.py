@@ -79,7 +79,7 @@ class HttpServer:
 
 
 class _Protocol(LimitedProtocol):
-    """A protocol that reports a client's disconnect without a waiting task."""
+    """A protocol that reports when a client disconnects. No task has to wait for this."""
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

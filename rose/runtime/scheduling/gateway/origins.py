@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class FolderOrigins:
-    """Publishes the folders of runs at the address `host`. `folder` holds a weight store for each run."""
+    """Publishes folders of runs, and serves them at the address `host`. `folder` has a weight store for each run."""
 
     def __init__(self, controller: Controller, folder: Path, host: str, checkpoint: Callable[[str], Path]) -> None:
         self._controller, self._folder, self._host, self._checkpoint = controller, folder, host, checkpoint

@@ -78,7 +78,7 @@ class Completion:
 
 
 class Service:
-    """Makes the turns of all APIs. With `files`, every run may publish folders of this host."""
+    """Makes the turns of all APIs. If `files` is True, every run may publish folders of this host."""
 
     def __init__(
         self, controller: Controller, texts: Mapping[str, Texts], origins: FolderOrigins | None, *, files: bool = False
@@ -105,7 +105,7 @@ class Service:
         return None if texts is None else texts.context
 
     def check_files(self, token: Token | None) -> None:
-        """Raise RefusedError unless the token may publish folders of this host. They may be another team's."""
+        """Raise RefusedError if the token may not publish folders of this host, which may belong to another team."""
         if token is not None and not token.may("admin") and not self._files:
             why = f"token {token.name!r} may not publish folders of the controller's host"
             raise RefusedError(403, f"{why}: set origins.files in the fleet file, or use rose.client", "model_path")
@@ -175,7 +175,7 @@ class Service:
         """Return the completions of parallel turns. If one turn fails, the other turns end."""
         service, load = self.controller.turns, self.controller.loads[run.run_id]
         if len(orders) > 1 and (key := orders[0].labels.key) is not None:
-            raise RequestError(f"rose.key is {key!r}, but the request asks for {len(orders)} turns: leave it out")
+            raise RequestError(f"rose.key is {key!r}, but the request asks for {len(orders)} turns: leave the key out")
         turns = self.turns(run, orders)
         if len(turns) == 1:
             return [_completion(await service.generate(turns[0], load, client), orders[0])]
@@ -265,7 +265,7 @@ def read_version(value: object, name: str) -> int | None:
 
 
 def with_versions(labels: Labels, limits: object) -> tuple[Labels, int | None]:
-    """Return the labels and the exact version for the limits in the field `weight_version`. Raises RequestError."""
+    """Return (labels, exact version or None) with the limits of the field `weight_version`. Raises RequestError."""
     if limits is None:
         return labels, None
     if not isinstance(limits, dict) or limits.keys() - {"min_version", "exact_version"}:

@@ -44,7 +44,7 @@ def check_known(body: Mapping[str, Any], supported: frozenset[str]) -> None:
 
 
 def check_sampling(sampling: object, where: str = "sampling_params") -> dict[str, Any]:
-    """Return SGLang's sampling parameters with `max_new_tokens`. Raises RequestError."""
+    """Return SGLang's sampling parameters, with a default for `max_new_tokens`. Raises RequestError."""
     if sampling is None:
         sampling = {}
     if not isinstance(sampling, dict):

@@ -90,14 +90,14 @@ class Texts:
 
 
 class GrowingText:
-    """A growing text. Only the last tokens are decoded again: together they may form one character."""
+    """A growing text. Only its last tokens are decoded again, because together they may form one character."""
 
     def __init__(self, texts: Texts, *, special: bool) -> None:
         self.texts, self._special = texts, special
         self._text, self._before, self._known = "", 0, 0
 
     def after(self, ids: Sequence[int]) -> str:
-        """Return the text up to its last whole character. `ids` only grow between calls."""
+        """Return the text up to its last whole character. `ids` must begin with the ids of the last call."""
         known = self.texts.decode(ids[self._before : self._known], special=self._special)
         text = self.texts.decode(ids[self._before :], special=self._special)
         if len(text) > len(known) and not text.endswith("\ufffd"):

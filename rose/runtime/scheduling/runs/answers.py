@@ -1,4 +1,4 @@
-"""Keeps the answers of completed turns for repeated requests, and the counts of turns."""
+"""Keeps the answers of completed turns, for requests that are repeated. Counts turns and tokens of each run."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS count (run_id TEXT PRIMARY KEY, completed INTEGER NOT
 
 
 class AnswerStore:
-    """Answers in SQLite, in `folder`, else in memory. A later failure only loses answers. Raises StateError."""
+    """Answers in SQLite, in `folder` (None: in memory). Raises StateError; a later failure only loses answers."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / FILE

@@ -1,4 +1,4 @@
-"""Records turns, runs, and the events of clients. Only clients wait for the ledger."""
+"""Records turns, runs, and the events of clients. Only the calls of clients wait until the ledger has the events."""
 
 import asyncio
 import json
@@ -127,14 +127,14 @@ class Recorder:
             self._refused = None if self._writer.failure is not None else str(error)
 
     async def record(self, run_id: str, fields: Sequence[Mapping[str, Any]]) -> int | None:
-        """Record events durably. Return their highest step. Raises RequestError or LedgerAwayError."""
+        """Record events durably. Return the highest step of the step events. Raises RequestError or LedgerAwayError."""
         batch = [client_event(run_id, values) for values in fields]
         if self._writer is not None:
             await self._durable(self._writer, batch)
         return max((event.step for event in batch if event.kind == "step"), default=None)  # type: ignore[attr-defined]
 
     def record_due(self) -> None:
-        """Record the due starts and ends of runs in the background. Try again until the ledger takes them."""
+        """Record starts and ends of runs that are not recorded yet, in the background, until the ledger takes them."""
         self._again = True
         if self._writer is not None and (self._recording is None or self._recording.done()):
             self._recording = asyncio.create_task(self._record_due(self._writer))
@@ -165,7 +165,7 @@ FLEET_ENDED = "the fleet was ended"
 
 
 def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
-    """Close and forget all runs. Return the ids of those that were open. Call `record_due` next. Raises StateError."""
+    """Close and forget all runs. Return the ids of runs that were open. Call `record_due` next. Raises StateError."""
     if not (folder / FILE).exists():
         return []
     with closing(State(folder, GONE_S)) as state:

@@ -31,7 +31,7 @@ class UnknownRunError(UserError):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A run. When the controller restarts, the time until the run expires begins again."""
+    """A run. After a restart of the controller, the run again has its full time before it expires."""
 
     facts: RunFacts
     heard_ns: int
@@ -86,7 +86,7 @@ class Runs:
         return run
 
     def hear(self, run_id: str, now_ns: int, fence: int | None = None) -> Run:
-        """Return the open run, and restart its time until it expires."""
+        """Return the open run, and restart the time after which it expires."""
         run = self.get(run_id)
         facts = run.facts
         if fence is not None:
@@ -122,7 +122,7 @@ class Runs:
         return run
 
     def trainer_of(self, device_id: str) -> Run | None:
-        """Return the open run that trains on the device: of several, the one opened last."""
+        """Return the open run that trains on the device. If there are several, return the last opened or resumed."""
         trainers = [run for run in self if run.is_open and run.facts.trainer_device == device_id]
         return max(trainers, key=lambda run: run.facts.taken_us, default=None)
 
@@ -131,9 +131,9 @@ class Runs:
         if request.fence is not None:
             _check_fence(run, request.fence)
         if request.model != before.model:
-            raise RefusedError(409, f"model is {request.model!r}, but the run has {before.model!r}: give that")
+            raise RefusedError(409, f"model is {request.model!r}, but the run has {before.model!r}: give its model")
         if request.team not in (None, before.team):
-            raise RefusedError(409, f"team is {request.team!r}, but the run has {before.team!r}: give that")
+            raise RefusedError(409, f"team is {request.team!r}, but the run has {before.team!r}: give its team")
         facts = replace(
             before,
             state="open",
@@ -169,12 +169,12 @@ class Runs:
         host = urlsplit(request.url).hostname
         if len(hosts) > 1 and host and (is_loopback(host) or host in ("0.0.0.0", "::")):  # noqa: S104
             why = f"url is {request.url!r}, which is a different place on each host ({', '.join(hosts)})"
-            advice = "open the run with `host`, the trainer's address for these hosts, or at a controller's URL that is"
+            advice = "open the run with `host` (the trainer's address for these hosts), or use a controller URL that is"
             raise RefusedError(409, f"{why}: {advice} not loopback")
         facts = run.facts
         if request.version == facts.version and len({request.weights_sha256, facts.weights_sha256} - {None}) > 1:
             why = f"version is {request.version}, which run {run_id!r} published with other weights"
-            raise RefusedError(409, f"{why}: publish these as a newer version")
+            raise RefusedError(409, f"{why}: publish these weights as a newer version")
         origin = request.model_dump(include={"url", "token", "signer"})
         published = replace(facts, **origin, client_address=client_address)
         if request.version == facts.version:
@@ -191,7 +191,7 @@ class Runs:
         self._change(run, replace(run.facts, adapters=dict(list(adapters.items())[-NAMES_MAX:])))
 
     def note_pulled(self, run: Run, copy: str, folder: str) -> None:
-        """Record that the client's folder named `copy` has the weights of the folder named `folder`."""
+        """Record that the client's folder `copy` stands for the weights in `folder`."""
         pulled = {name: value for name, value in run.facts.pulled.items() if name != copy} | {copy: folder}
         self._change(run, replace(run.facts, pulled=dict(list(pulled.items())[-NAMES_MAX:])))
 
@@ -252,7 +252,7 @@ class Runs:
 def _check_fence(run: Run, fence: int) -> None:
     if fence > run.facts.fence:
         why = f"fence is {fence}; run {run.run_id!r} has fence {run.facts.fence}"
-        raise RefusedError(409, f"{why}: send the fence from the answer to opening the run, or resume it")
+        raise RefusedError(409, f"{why}: send the fence that `POST /runs` answered, or resume the run")
     if fence != run.facts.fence:
         why = f"run {run.run_id!r} has a newer client: its fence is {run.facts.fence}, not {fence}"
         raise RefusedError(409, f"{why}; resume the run to take it over", kind="RunTaken")

@@ -45,7 +45,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """A range of tokens with one version: `7`, `RUN/7`, or "default" before the first update."""
+    """A range of tokens with one version, which is `7`, `RUN/7`, or "default" before the first update."""
 
     version: _Text | _Index
     start: _Index
@@ -92,7 +92,7 @@ class Answer(msgspec.Struct, frozen=True):
         return cls(meta, tokens, cached_tokens, None if finish is None else finish.type, spans)
 
     def of_run(self, run_id: str) -> Self:
-        """Return the answer up to the first token made with another run's weights."""
+        """Return the answer up to the first token that another run's weights made."""
         of_run = (("", ""), (run_id, "/"))  # A version without a run fits any run.
         foreign = [s.start for s in self.spans if s.end > s.start and str(s.version).rpartition("/")[:2] not in of_run]
         if not foreign:
@@ -103,7 +103,7 @@ class Answer(msgspec.Struct, frozen=True):
         return replace(self, meta=meta, tokens=self.tokens.first(end), spans=spans)
 
     def with_version(self, run_id: str, version: int) -> Self:
-        """Return the answer. If SGLang has given no versions yet, all its tokens get `version`."""
+        """Return the answer. If SGLang has given no versions yet, all tokens of the answer get `version`."""
         if self.spans:
             return self
         spans = [_Span(weights_name(run_id, version), 0, self.tokens.count)]

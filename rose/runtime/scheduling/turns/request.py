@@ -88,7 +88,7 @@ _NO_LABELS = Labels()
 
 
 def read(body: bytes) -> TurnRequest | None:
-    """Return the turn in a body, or None if the body needs the full API. Raises RequestError."""
+    """Return the turn in a body, or None if only the full API can read it. Raises RequestError."""
     try:
         fields = _FIELDS.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

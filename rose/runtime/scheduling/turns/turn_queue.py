@@ -33,7 +33,7 @@ class _Waiting:
 
 
 class TurnQueue:
-    """The queue of turns. It chooses an engine and takes the room there in one step."""
+    """The queue of turns. An engine is chosen and its room is taken in one step, so no other turn gets this room."""
 
     def __init__(self, table: WorkerTable, trajectories: Trajectories, place: Place) -> None:
         self._table, self._trajectories, self._place = table, trajectories, place

@@ -36,7 +36,7 @@ def new_id() -> str:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn. `waited_ns` and `deaths` count since its last progress. A death is (engine, start of its life)."""
+    """A turn. Each new token resets `waited_ns` and `deaths`. A death is (engine, start of this engine's life)."""
 
     request: TurnRequest
     arrived_ns: int
@@ -120,7 +120,7 @@ class Turn:
         return recent | self._avoids_after_deaths(table, now_ns) if self.deaths else recent
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return the engines with too many suspect turns, and the engines that died if another engine can work."""
+        """Return engines with too many suspect turns and, if another engine can work, those that died with the turn."""
         dead = {engine_id for engine_id, _ in self.deaths}
         has_others = any(
             facts.usable(now_ns)
