@@ -42,7 +42,7 @@ def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenC
 
 
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the rows. Each mapping in `counted` is a group of trajectories: `part` (its row), `accepted`, tokens."""
+    """Return the rows. `counted` has `part` (the key of a row), `accepted` and `*_tokens` of each group."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in counted:

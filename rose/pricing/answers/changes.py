@@ -2,8 +2,8 @@
 
 [D] They are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 2018, chapters 7 and 14.
 A line is one group in one cell (bucket, pool, device class). v is its device time, and c is its cost. Index 0 is the
-earlier period, 1 the later one. G = V1 / V0 is the growth of all rollout time; for other lines, of all other time.
-- r is the earlier cost per time of the line's cell. R is that of the line's whole pool.
+earlier period, 1 the later one. V sums v over all rollouts (for other lines, over the rest), and G = V1 / V0.
+- r is the earlier cost per time of the line's cell. R is the earlier cost per time of its whole pool.
 - Volume is c0 * (G - 1). For rollouts, OUTPUT names its three parts. Without V0, the whole change is volume.
 - Share borrowed is v1 * R - v0 * G * R. Only rollouts have it.
 - Mix is v1 * r - c0 * G, less share borrowed. Price is c1 - v1 * r. Without r, c1 replaces v1 * r in both."""
@@ -131,7 +131,7 @@ class PeriodSums:
 
 
 def side(charges: pl.DataFrame, by: str) -> PeriodSums:
-    """Return the sums of charges for each value of the dimension `by`. Raises PricingError if it is not in BY."""
+    """Return the sums of charges for each value of `by`. Raises PricingError if `by` is not a dimension in BY."""
     if by not in BY:
         raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
     group = pl.col(BY[by]).cast(pl.String).fill_null(UNALLOCATED).alias("group")
@@ -234,8 +234,8 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return the change from `before` to `period`. The default for `before` is the previous month or, if `period` is no
-    month, an equal time. Raises PricingError if the two overlap or `period` has no charges. Raises LedgerError."""
+    """Return the change from `before` to `period`. If `period` is a month, `before` is by default the previous
+    month, else an equal time. Raises PricingError if they overlap or `period` has no charges, and LedgerError."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")

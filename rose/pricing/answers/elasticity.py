@@ -42,7 +42,7 @@ class TrainingStep:
 
 
 def accepted_of(size: int, accepted: int, n: int) -> Fraction:
-    """Return the chance that n of a group's `size` trajectories include at least one of its `accepted` ones."""
+    """Return the chance that n random trajectories of a group include an accepted one (it has `accepted` of `size`)."""
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 

@@ -1,5 +1,5 @@
 """Says whether the next dollar lowers the cost of a correct answer more in inference or in training, and the same for a
-second of slack (free device time). docs/pricing.md has the rules. Elasticities of training's groups serve for both."""
+second of slack (free device time). docs/pricing.md has the rules. Elasticities are measured on training's groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -92,7 +92,7 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -> Spend | str:
-    """Return the dollars of inference and training, or why they are unknown. A shared fleet pays for its serving."""
+    """Return the dollars of inference and training, or why they are unknown. Shared serving is on the fleet's bill."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
@@ -151,8 +151,8 @@ def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -
 
 
 def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
-    """Return the share by which the cost falls, (eta - own_cost) * rate, if a side grows by the share `rate`. Growing
-    itself raises the cost by the share own_cost * rate."""
+    """Return the share by which the cost falls, (eta - own_cost) * rate, if a side grows by the share `rate`. This
+    growth also raises the cost, by the share own_cost * rate."""
     if eta.value is None or eta.draws is None:
         return eta
     draws, value = (eta.draws - own_cost) * rate, bootstrap.rounded((eta.value - own_cost) * rate)

@@ -64,7 +64,7 @@ def _probability(text: str) -> float | None:
 
 
 def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:
-    """Return the probes. Raises PricingError for `faults`, if a verifier judged a probe twice, or if truths differ."""
+    """Return the probes. Raises PricingError for `faults`, if a verifier judged a probe twice, or if rows disagree."""
     probes: list[Probe] = []
     seen: dict[tuple[str, str], str] = {}
     truth: dict[str, tuple[bool, str]] = {}

@@ -1,5 +1,5 @@
 """Three alternatives to borrowing (docs/pricing.md): the same tokens on dedicated devices, the same tokens on devices
-offered in the market, or no such tokens. Dedicated devices of the whole fleet count, so those of its RL runs add up."""
+offered in the market, or no such tokens. All dedicated devices of a fleet count, so figures of its RL runs add up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEDICATED = ("rollout", "train")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Borrowing and its alternatives, dedicated devices first. Without useful borrowed tokens there is none."""
+    """Borrowing and its alternatives, dedicated devices first. If no useful token was borrowed, there are none."""
 
     borrowed: RolloutOutput
     dedicated: RolloutOutput
@@ -233,7 +233,8 @@ def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, mea
 
 
 def _age_s(turns: Sequence[Row], placement: str) -> Fraction | None:
-    """Return the mean age of a turn in seconds: E[L^2] / (2 E[L]) for lengths L of turns at `placement`, or of all."""
+    """Return the mean age of a running turn in seconds, E[L^2] / (2 E[L]). L is the length of a completed turn at
+    `placement` or, if there are none, of any turn."""
     own = [row for row in turns if row["placement"] == placement] or list(turns)
     ns = sum(int(row["ns"]) for row in own)
     return Fraction(sum(int(row["squared_ns"]) for row in own), 2 * ns * NS_PER_S) if ns else None

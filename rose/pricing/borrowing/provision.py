@@ -75,7 +75,7 @@ def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | tuple[None, None
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
-    """Return how many more budgets a burst misses on a lent device. Leases depend on load, so it has no interval."""
+    """Return how many more budgets a burst misses if its device is lent. Leases follow load, so it has no interval."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")

@@ -59,7 +59,7 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """Return the mean figures of random pairings at each r in COUPLINGS. Arrays have shape (windows,)."""
+    """Return the mean figures of seeded random pairings at each r in COUPLINGS. Arrays have shape (windows,)."""
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
     return tuple(_at(r, s, served, q, fleet) for r in COUPLINGS)
@@ -83,7 +83,7 @@ def observed(load: Floats, demand: Floats) -> float | None:
 
 
 def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
-    """Return r*, at which a borrowed token costs `usd_per_token` (as a dedicated one), by linear interpolation."""
+    """Return r*, at which a borrowed token costs as much as a dedicated one, `usd_per_token`. It is interpolated."""
     for (low_r, low), (high_r, high) in pairwise([(point.r, point.usd_per_token) for point in points]):
         if low is None or high is None:
             continue
@@ -154,7 +154,7 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return the longest window length that gives WINDOWS_MIN windows, or else the shortest, and these windows."""
+    """Return the longest length in seconds that gives enough windows (or the shortest), and all but sparse windows."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)

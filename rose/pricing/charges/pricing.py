@@ -3,7 +3,7 @@
 [D] For each device and UTC hour, provisioned time * rate is rounded once, half to even. This amount is split among
 leases and buckets in proportion to nanoseconds, and the part of rollout time in proportion to tokens, both by largest
 remainder. Prices change only at midnight UTC. A weight sync costs bytes * the route's price. Metered energy costs
-kWh * PUE * tariff. The sum of each hour is rounded once."""
+kWh * PUE * tariff. Both are rounded once, as the sum of an hour."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -117,7 +117,6 @@ def price(
     provenance: str | None = None,
 ) -> Charges:
     """Return the charges of [from_ns, to_ns); None means no limit. A fleet's `run_id` includes its RL runs.
-
     Raises PriceBookError for a missing price. Raises PricingError for a ledger that does not verify, for a period that
     is empty, partly archived or of several provenances, and for hardware with two classes at once."""
     for name, ns in (("from", from_ns), ("to", to_ns)):
@@ -198,7 +197,7 @@ def _refuse_too_large(frame: pl.DataFrame) -> None:
         size = int(frame[amount].cast(pl.Int128).abs().sum())
         if size >= _BOUND:
             raise PricingError(
-                f"the sum of {amount} is {size:,}, but sums are exact only below {_BOUND:,}: check the unit "
+                f"{amount} of the period comes to {size:,}, but sums are exact only below {_BOUND:,}: check the unit "
                 "of the prices (`rose price`), or price a shorter period"
             )
 

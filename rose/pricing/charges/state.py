@@ -45,7 +45,7 @@ _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "traje
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a writer's events were read: through segment `index` of `epoch`. `next_seq` is the next event."""
+    """How far a writer's events were read: through segment `index` of `epoch`. The next event has `next_seq`."""
 
     epoch: int
     index: int
@@ -76,7 +76,6 @@ _memory_lock = threading.Lock()
 @contextmanager
 def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
     """Yield a connection to current sums, and the answers that were already computed from them. Other callers wait.
-
     Raises LedgerError or PricingError."""
     path = ledger.folder / STATE
     try:
@@ -196,7 +195,6 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
     """Add new events to the sums, in the open transaction unless `first` is set.
-
     Return False if earlier sums must be undone: for a repeated event_id, disputed time, or a changed pool or class."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"

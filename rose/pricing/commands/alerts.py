@@ -20,7 +20,7 @@ def alerts_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate the rules and send each new alert once. The exit code is 1 if one could not be sent."""
+    """Evaluate the rules and send each new alert once. The exit code is 1 if an alert could not be sent."""
     with clear_errors():
         from rose.pricing import alerts
 

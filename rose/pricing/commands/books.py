@@ -104,7 +104,7 @@ def show(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """List closed periods, or show one close with its corrections. `rose cost --close` shows it by team or run."""
+    """List closed periods, or show one close with its corrections. `rose cost --close` splits its cost by team."""
     with common.clear_errors():
         from rose.pricing.closing import close_tables, store
 

@@ -99,8 +99,8 @@ def correct_command(
         Literal["cost", "frontier", "verifiers"] | None,
         typer.Option(
             "--only",
-            help="One question: what a correct answer cost and which lever changes this (cost), what to spend on next "
-            "(frontier), which verifier makes it cheapest (verifiers).",
+            help="One question: what a correct answer cost and which factor changes the cost most (cost), where to "
+            "spend next (frontier), or which verifier makes correct answers cheapest (verifiers).",
         ),
     ] = None,
     by: Annotated[
@@ -112,7 +112,7 @@ def correct_command(
         typer.Option(
             "--probes",
             help="CSV or Parquet with columns probe, verifier, probability, correct, accepted. "
-            "By default, the run's verdicts whose truth is recorded.",
+            "By default, the run's verdicts on answers whose truth is recorded.",
         ),
     ] = None,
     price_book: BookOption = None,

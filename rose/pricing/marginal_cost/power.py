@@ -1,6 +1,6 @@
 """The electricity that lending costs: metered and compared with withheld leases, or assumed from a power curve.
 
-[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, where E is the energy in the time T."""
+[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld. The energy E was metered in time T."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """Return the term. It is absent if readings cannot be compared and the book has no curve. Raises PriceBookError."""
+    """Return the energy term, absent without a power curve if readings cannot be compared. Raises PriceBookError."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)

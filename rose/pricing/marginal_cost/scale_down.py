@@ -137,8 +137,8 @@ def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
 
 
 def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
-    """Return the dollars that devices let go saved in the run's period, from rows of `scale_downs`. Time in the fleet
-    does not count, and time counts only in whole units of purchase. Raises PriceBookError."""
+    """Return the dollars saved in the run's period by letting devices go, from rows of `scale_downs`. Time in which a
+    device was in the fleet does not count. Other time counts in whole units of purchase. Raises PriceBookError."""
     period_ns = allocation.period_ns
     tenures: dict[str, list[tuple[int, int]]] = {}
     for device in allocation.devices:
@@ -225,7 +225,8 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of time that exists for leases: 1 - `gate` of `borrowed`, and `gate` of `kept`."""
+    """Return the amortized price of the time that nobody would have paid for without leases: `borrowed` rows (from
+    `billed`) times 1 - `gate`, and `kept` rows times `gate` and the run's share of their piece in `pieces`."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
     return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))

@@ -43,7 +43,7 @@ def absent(why: str) -> Term:
 def by_rate(
     stretches: Stretches, field: str, amounts: Iterable[tuple[int, Fraction]], says: Callable[[Fraction, str], str]
 ) -> Term:
-    """Return a term: each (stretch, amount) at the book's rate `field` of [lending]. Without a rate it is absent."""
+    """Return the sum of `amounts`, (stretch, amount), at the rate `field` of [lending]. It is absent without a rate."""
     rates = [getattr(entry, field) for entry in stretches.lending]
     if None in rates:
         return absent(f"the price book sets no {field}")
@@ -113,7 +113,7 @@ class Stretches:
         return sum(change <= at_ns for change in self.changes_ns)
 
     def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        """Yield (stretch, times) for the columns `names` of a row. A row over several stretches is divided by time."""
+        """Yield (stretch, times) for the columns `names` of a row, which is split among its stretches in proportion."""
         if row["t0_ns"] is None:
             yield row["segment"], {name: Fraction(row[name]) for name in names}
             return

@@ -50,7 +50,7 @@ def rising(points: Sequence[tuple[Decimal, Decimal]]) -> Sequence[tuple[Decimal,
         if high <= low:
             raise ValueError(f"points must be in ascending order: {high} comes after {low}")
         if to_y < from_y:
-            raise ValueError(f"amounts must not fall: {to_y} at {high} comes after {from_y} at {low}")
+            raise ValueError(f"amounts must not fall: {to_y} at {high} after {from_y} at {low}")
     return points
 
 

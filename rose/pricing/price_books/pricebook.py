@@ -1,6 +1,6 @@
 """The price book: a TOML file of prices, with date, version and sources. Rates are `Decimal` and never rounded here. A
-missing price is an error, not 0. `choose` returns the first of these books: the one that the command names, that the
-ledger has adopted, that all runs name, or that the environment names. An example that all runs name comes last."""
+missing price is an error, not 0. `choose` takes the first of these: the book that the command names, the book that the
+ledger adopted, the book that all runs name, the book in ROSE_PRICE_BOOK, and last an example that all runs name."""
 
 import dataclasses
 import functools
@@ -299,7 +299,7 @@ def choose(
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book for `run_id`. Without `run_id`, it is for all runs with a device in [from_ns, to_ns), UTC.
+    """Return the price book for `run_id`, or else for all runs of `provenance` with a device in [from_ns, to_ns), UTC.
     Raises NoPriceBookError, NothingChargedError, PricingError, PriceBookError or LedgerError."""
     if isinstance(price_book, PriceBook):
         return price_book
