@@ -234,8 +234,8 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return the change from `before` to `period`. If `period` is a month, `before` is by default the previous
-    month, else an equal time. Raises PricingError if they overlap or `period` has no charges, and LedgerError."""
+    """Return the change from `before` to `period`. The default for `before` is the month or else the equally
+    long time before `period`. Raises PricingError if they overlap or `period` has no charges. Raises LedgerError."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")

@@ -73,7 +73,7 @@ class Allocation:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
 
     def measured_ns(self) -> dict[str, int]:
-        """Return `bucket_ns` plus the time that was billed to other runs: all the time in which work was done."""
+        """Return `bucket_ns` plus the time that was billed to other runs. Figures about output use this sum."""
         others = {
             bucket: sum((d.others_ns.get(bucket, Fraction(0)) for d in self.devices), Fraction(0))
             for bucket in TIME_BUCKETS

@@ -371,7 +371,7 @@ def _verified(ledger: Ledger) -> bool:
         raise PricingError(
             f"ledger {ledger.folder} does not verify, so its figures cannot be trusted:\n"
             + "\n".join(f"  {problem}" for problem in problems[:10])
-            + "\n`--allow-unverified` gives figures that are marked so."
+            + "\n`--allow-unverified` gives figures that are marked as unverified."
         )
     return not problems
 

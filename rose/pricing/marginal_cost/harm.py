@@ -78,7 +78,7 @@ def _not_random(drawn: Row) -> str | None:
 
 
 def realised(harm: Harm, stretches: Stretches) -> Term:
-    """Return how many dollars more missed budgets and latency cost than in withheld windows, below 0 if it was less."""
+    """Return how many dollars more missed budgets and latency cost than in withheld windows, below 0 if less."""
     compared, lending = harm.strata["cost"], stretches.lending
     # The curve never exceeds the penalty.
     bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
