@@ -1,1 +1,1 @@
-"""The cost of a correct answer and ways to lower it: levers, breakdowns, the frontier, verifiers."""
+"""The cost of a correct answer, which factors and verifiers lower it, and where to spend next."""

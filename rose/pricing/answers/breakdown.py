@@ -1,5 +1,5 @@
-"""The cost of accepted trajectories at the blended price, by policy version, task or step. The row `unallocated` has
-tokens that belong to no other row, and rollout time without tokens."""
+"""The cost per accepted trajectory for each policy version, task or step of a run, at the price paid for rollout tokens
+("blended"). The row `unallocated` has the cost of tokens that belong to no other row, and of time without tokens."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -36,13 +36,13 @@ class BreakdownRow:
 
 
 def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the rows of a run, sorted by key, `unallocated` last. The rows sum to the run's cost."""
+    """Return the sorted rows of a run's versions, tasks or steps, then `unallocated`. They sum to the run's cost."""
     set_variables(connection, run_id=run_id, part=way)
     return parts(rows(connection, "answers/group_parts"), cost)
 
 
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the rows. `counted` has `part`, `accepted` and `*_tokens` for each group of trajectories."""
+    """Return the rows. `counted` has `part` (the key of a row), `accepted` and `*_tokens` of each group."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in counted:

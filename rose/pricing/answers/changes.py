@@ -1,11 +1,12 @@
 """The effects behind a change of cost between two periods. They sum to the change, exact to the nano-dollar.
 
 [D] They are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 2018, chapters 7 and 14.
-A line is one group in one cell (bucket, pool, device class), with device time v and cost c, earlier (0) and later (1).
-G = V1 / V0 is the growth of all rollout time, or of all other time. r and R are the earlier rates of cell and pool.
-Volume is c0 * (G - 1); for rollouts it is split into OUTPUT. The effect of rollouts' borrowed share is
-v1 * R - v0 * G * R. Mix is v1 * r - c0 * G without that effect, and price is c1 - v1 * r. Without r, all is mix;
-without V0, all is volume."""
+A line is one group in one cell (bucket, pool, device class). v is its device time, and c is its cost. Index 0 is the
+earlier period, 1 the later one. V sums v over all rollouts (for other lines, over the rest), and G = V1 / V0.
+- r is the earlier cost per time of the line's cell. R is the earlier cost per time of its whole pool.
+- Volume is c0 * (G - 1). For rollouts, OUTPUT names its three parts. Without V0, the whole change is volume.
+- Share borrowed is v1 * R - v0 * G * R. Only rollouts have it.
+- Mix is v1 * r - c0 * G, less share borrowed. Price is c1 - v1 * r. Without r, c1 replaces v1 * r in both."""
 
 import csv
 import io
@@ -130,7 +131,7 @@ class PeriodSums:
 
 
 def side(charges: pl.DataFrame, by: str) -> PeriodSums:
-    """Return the sums of charges by `by`, a dimension in BY. Raises PricingError for an unknown dimension."""
+    """Return the sums of charges for each value of `by`. Raises PricingError if `by` is not a dimension in BY."""
     if by not in BY:
         raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
     group = pl.col(BY[by]).cast(pl.String).fill_null(UNALLOCATED).alias("group")
@@ -233,8 +234,8 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return the change since `before`, by default the previous month or an equally long time. Raises PricingError if
-    the periods overlap or `period` has no charges. Raises LedgerError."""
+    """Return the change from `before` to `period`. The default for `before` is the month or else the equally
+    long time before `period`. Raises PricingError if they overlap or `period` has no charges. Raises LedgerError."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")

@@ -1,5 +1,5 @@
-"""The elasticities of alpha, the share of solved groups, in rollouts (eta_n) and in training (eta_T). docs/pricing.md
-defines both. Lost and stale trajectories count as not accepted."""
+"""Elasticities: by how many percent alpha, the share of solved groups, grows with 1% more rollouts (eta_n) or training
+(eta_T). docs/pricing.md defines both. Lost and stale trajectories count as not accepted."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -34,7 +34,7 @@ class Elasticity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingStep:
-    """A step's judged and solved groups, and the training time before them in nanoseconds."""
+    """The numbers of judged and solved groups of a step, and the training time before this step in nanoseconds."""
 
     trained_ns: int
     judged: int
@@ -42,7 +42,7 @@ class TrainingStep:
 
 
 def accepted_of(size: int, accepted: int, n: int) -> Fraction:
-    """Return the chance that at least one of n trajectories, drawn from a group of `size`, is accepted."""
+    """Return the chance that n random trajectories of a group include an accepted one (it has `accepted` of `size`)."""
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 
@@ -74,7 +74,7 @@ def of_rollouts(groups: Groups) -> Elasticity:
 
 
 def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[TrainingStep]:
-    """Return the steps with judged groups, in order. Rows of `training` have `step` and `train_ns`, ascending."""
+    """Return the steps with judged groups, in order. Rows of `training` have `step` and `train_ns`, sorted by step."""
     updates = [(int(row["step"]), int(row["train_ns"] or 0)) for row in training]
     updated = [step for step, _ in updates]
     until_ns = [0, *accumulate(ns for _, ns in updates)]
@@ -113,7 +113,7 @@ def of_training(judged: Iterable[TrainingStep]) -> Elasticity:
 
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
-    """Return the slope b of solved = judged * exp(a + b * x) for each row. The likelihood is concave."""
+    """Return for each row the slope b that fits solved = judged * exp(a + b * x). The likelihood has one maximum."""
     b = np.zeros(len(x))
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = (solved * x).sum(axis=1) / solved.sum(axis=1)

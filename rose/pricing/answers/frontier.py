@@ -1,5 +1,5 @@
-"""Where the next dollar or slack second lowers the cost of a correct answer more: in inference or in training.
-docs/pricing.md has the rules. The elasticities of training's groups are used for inference too."""
+"""Says whether the next dollar lowers the cost of a correct answer more in inference or in training, and the same for a
+second of slack (free device time). docs/pricing.md has the rules. Elasticities are measured on training's groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -92,7 +92,7 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -> Spend | str:
-    """Return the dollars of both sides, or why they are unknown. A run on a shared fleet has no serving cost."""
+    """Return the dollars of inference and training, or why they are unknown. Shared serving is on the fleet's bill."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
@@ -133,25 +133,26 @@ def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, 
 
 
 def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
-    """Return (eta_n - 1) / eta_T, or None if it is unknown or training does not raise alpha."""
+    """Return (eta_n - 1) / eta_T, or None if an elasticity is unknown or training does not raise alpha."""
     if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
         return None
     return (eta_n.value - 1) / eta_t.value
 
 
 def next_dollar(eta_n: Elasticity, eta_t: Elasticity, inference_usd: float, training_usd: float) -> Answer:
-    """Return where to spend the next dollar, given D_I and D_T (or D_T')."""
+    """Return where to spend the next dollar. `inference_usd` is D_I, and `training_usd` is D_T or D_T'."""
     return _weigh(_gain(eta_n, 1 / inference_usd, own_cost=1), _gain(eta_t, 1 / training_usd), "dollar")
 
 
 def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -> Answer:
-    """Return where to use a slack second. `n` is 1 + rho."""
+    """Return where to use a slack second. `n` is the number of rollouts for each answer, 1 + rho."""
     per_second = float(yields.rollouts_per_s / yields.answers) / n
     return _weigh(_gain(eta_n, per_second), _gain(eta_t, 1 / float(yields.training_s)), "slack second")
 
 
 def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
-    """Return (eta - own_cost) * rate: `own_cost` is the growth of the side's own cost, `rate` that of the side."""
+    """Return the share by which the cost falls, (eta - own_cost) * rate, if a side grows by the share `rate`. This
+    growth also raises the cost, by the share own_cost * rate."""
     if eta.value is None or eta.draws is None:
         return eta
     draws, value = (eta.draws - own_cost) * rate, bootstrap.rounded((eta.value - own_cost) * rate)
@@ -191,7 +192,7 @@ def _says(side: Side, inference: Elasticity, training: Elasticity, what: str) ->
 
 
 def _sign(interval: Interval | None) -> bool | None:
-    """Return whether the interval is above 0 (True) or below (False), or None if it is unclear."""
+    """Return True if the whole interval is above 0, False if it is below 0, and otherwise None."""
     return None if interval is None else exceeds(interval.low, interval.high)
 
 

@@ -1,5 +1,5 @@
-"""Whether a policy learned: Wilson's intervals of the accepted share at both ends of a run must not overlap. An end has
-`GROUPS_MIN` judged groups, and at most a quarter of the run."""
+"""Tells whether a policy learned: its accepted share is higher at the end of a run than at the beginning, and Wilson's
+intervals of the two do not overlap. Each has `GROUPS_MIN` judged groups, or a quarter of the run if that is less."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def stretches(rows: Iterable[Mapping[str, Any]]) -> list[Stretch]:
 
 
 def learned(course: Sequence[Stretch]) -> Learned | None:
-    """Compare the beginning with the end. Return None for fewer than two stretches."""
+    """Return the comparison of a run's beginning with its end, or None for fewer than two stretches."""
     if len(course) < 2:
         return None
     begin, end = _end(course), _end(course[::-1])

@@ -1,5 +1,5 @@
-"""Which factor changes the cost of a correct answer (C3) most. docs/pricing.md has the formula and its derivatives.
-Levers are ranked by the dollars saved if a factor becomes a tenth better."""
+"""Says which factor ("lever") changes the cost of a correct answer (C3) most. docs/pricing.md has the formula and its
+derivatives. Levers are ranked by the dollars that are saved if the factor becomes a tenth better."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Factors:
 
     @property
     def pi(self) -> float:
-        """Return the price of a rollout token over a serving token."""
+        """Return the price of a rollout token, divided by the price of a serving token."""
         return formulas.rollout_price_ratio(self.c_serving, self.c_dedicated, self.c_opportunistic, self.phi)
 
     @property
@@ -51,7 +51,7 @@ class Factors:
         return formulas.cost_correct(self.cpm, self.r, self.one_plus_rho - 1, self.alpha, self.pi)
 
     def moved(self, name: str, value: float) -> Factors:
-        """Return the factors with one replaced. Less waste also makes rollout tokens cheaper."""
+        """Return the factors with `value` for the factor `name`. Less waste also makes rollout tokens cheaper."""
         if name != "waste":
             return replace(self, **{name: value})
         cheaper = (1 - self.waste) / (1 - value)
@@ -60,7 +60,7 @@ class Factors:
         )
 
     def derivative(self, name: str) -> float:
-        """Return dC3/dx: dollars per million answer tokens for one unit of the factor."""
+        """Return the derivative of C3 by a factor, in dollars per million answer tokens for one unit of the factor."""
         cost, pi, rho = self.cost, self.pi, self.one_plus_rho - 1
         per_pi = self.cpm * self.r * rho / self.alpha
         return {

@@ -1,5 +1,5 @@
-"""Probes are answers of known truth, each with a verifier's report. They come from a CSV or Parquet file, or from the
-ledger's verdicts on trajectories of known truth."""
+"""A probe is a verifier's verdict on an answer that is known to be correct or wrong. Probes come from a CSV or Parquet
+file, or from the verdicts in the ledger."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def _probability(text: str) -> float | None:
 
 
 def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:
-    """Return the probes. Raises PricingError for `faults`, and for verdicts or truths that contradict each other."""
+    """Return the probes. Raises PricingError for `faults`, if a verifier judged a probe twice, or if rows disagree."""
     probes: list[Probe] = []
     seen: dict[tuple[str, str], str] = {}
     truth: dict[str, tuple[bool, str]] = {}

@@ -187,7 +187,7 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Return dollars per million useful tokens. A dedicated token's marginal price is that of the avoided purchase."""
+    """Return dollars per million useful tokens. A dedicated token's marginal price is the purchase that was avoided."""
     make, way = run.make, compared.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:
@@ -291,10 +291,10 @@ def _longer(run: PricedRun) -> str:
 def _events(
     make: Figures, leases: Sequence[Mapping[str, Any]], syncs: Sequence[Mapping[str, Any]], leased_ns: int
 ) -> Table:
-    """Return counts of leases and syncs. Raises PricingError for an unknown way of closing."""
+    """Return counts of leases and syncs. Raises PricingError if a lease has a closing reason that is not known."""
     counts = dict.fromkeys(CLOSINGS, 0) | {row["name"]: row["number"] for row in leases}
     if unknown := counts.keys() - CLOSINGS:
-        raise PricingError(f"leases closed by {', '.join(sorted(unknown))}, which is not one of {', '.join(CLOSINGS)}")
+        raise PricingError(f"leases have closing reason {', '.join(sorted(unknown))}, not one of {', '.join(CLOSINGS)}")
     good, bad = (
         next((row for row in syncs if row["name"] == name), {"number": 0, "wire_bytes": 0, "dense_bytes": 0, "ns": 0})
         for name in ("ok", "failed")

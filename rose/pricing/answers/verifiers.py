@@ -1,5 +1,5 @@
-"""Which verifier to buy: how well it reports probabilities, and what a correct answer costs with it. docs/pricing.md
-defines the scores; both are strictly proper. The logarithmic score may be infinite, so Brier ranks."""
+"""Compares verifiers: how well each reports probabilities, and what a correct answer costs with it. docs/pricing.md
+defines the two (strictly proper) scores. Verifiers are ranked by Brier score: the other may be infinite."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,7 +92,7 @@ def compare(
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
 ) -> VerifierComparison:
-    """Return each verifier's scores and cost of a correct answer."""
+    """Return each verifier's scores and cost of a correct answer. `trajectory_draws`: draws of `usd_per_trajectory`."""
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
         by_verifier[probe.verifier][probe.probe] = probe

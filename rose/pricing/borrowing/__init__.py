@@ -1,1 +1,1 @@
-"""The cost of borrowing, beside the cost of its alternatives."""
+"""The cost of borrowing, compared with the cost of its alternatives."""

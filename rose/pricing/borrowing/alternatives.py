@@ -1,6 +1,5 @@
-"""The cost of the borrowed tokens if they had been made in another way: on dedicated devices, on market offers, or not
-at all. docs/pricing.md defines each. Dedicated devices are those of the whole fleet, so figures of RL runs sum to
-the fleet's."""
+"""Three alternatives to borrowing (docs/pricing.md): the same tokens on dedicated devices, the same tokens on devices
+offered in the market, or no such tokens. All dedicated devices of a fleet count, so figures of its RL runs add up."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _DEDICATED = ("rollout", "train")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Borrowing and its alternatives, dedicated devices first. Without useful borrowed tokens, none exists."""
+    """Borrowing and its alternatives, dedicated devices first. If no useful token was borrowed, there are none."""
 
     borrowed: RolloutOutput
     dedicated: RolloutOutput
@@ -97,8 +96,8 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """Idle time of dedicated devices by UTC hour, in nanoseconds, and the borrowed tokens of fleet and run. If no
-    dedicated device has a throughput, borrowed time replaces the tokens."""
+    """By UTC hour: the idle nanoseconds of dedicated devices, and the borrowed tokens of the `fleet` and of the run
+    (`own`). If dedicated devices made no useful token, `fleet` and `own` are borrowed nanoseconds instead of tokens."""
 
     idle_ns: Mapping[int, Fraction]
     fleet: Mapping[int, int]
@@ -106,7 +105,7 @@ class _Need:
 
     @classmethod
     def over(cls, charged: Charges, fleet: Charges, classes: set[tuple[str, str]], amount: str) -> _Need:
-        """Return the need. Without `classes`, idle time is that of rollout devices whose class was borrowed."""
+        """Return the need. If `classes` is empty, the idle time of rollout devices of a borrowed class counts."""
         lent = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout") & (pl.col("kind") == "capacity")
         if amount == "tokens":
             lent &= pl.col("fate").is_in(USEFUL)
@@ -150,7 +149,7 @@ class _Need:
 
 
 def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Fraction:
-    """[D] Return 1 - l * a / 3600, the useful part of an hour. If it is not above 0, no work finishes."""
+    """[D] Return the useful part of an hour, 1 - interruptions * age / 3600. If it is 0 or less, no work finishes."""
     return 1 - interruptions_per_hour * age_s / 3600
 
 
@@ -175,7 +174,7 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Return one alternative for each offer, priced by the time borrowed in each stretch."""
+    """Return one alternative for each offer. Its price is a mean over stretches, weighted by their borrowed time."""
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns
@@ -234,7 +233,8 @@ def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, mea
 
 
 def _age_s(turns: Sequence[Row], placement: str) -> Fraction | None:
-    """Return E[L^2] / (2 E[L]) in seconds over a placement's completed turns, or over all turns."""
+    """Return the mean age of a running turn in seconds, E[L^2] / (2 E[L]). L is the length of a completed turn at
+    `placement` or, if there are none, of any turn."""
     own = [row for row in turns if row["placement"] == placement] or list(turns)
     ns = sum(int(row["ns"]) for row in own)
     return Fraction(sum(int(row["squared_ns"]) for row in own), 2 * ns * NS_PER_S) if ns else None

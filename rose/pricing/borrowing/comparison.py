@@ -121,7 +121,7 @@ def comparison(run: PricedRun) -> Section:
 def multiplier(
     make: Figures, borrowed_useful: int, dedicated_useful: int, charged_usd: Fraction, dedicated_usd: Fraction
 ) -> tuple[Row, ...]:
-    """Return the cost multiplier M with its factors, unknown if borrowing lowered the bill."""
+    """Return rows for the cost multiplier M and its factors. They are unknown if borrowing lowered the bill."""
     gain = ratio = m = None
     if borrowed_useful and dedicated_useful and charged_usd >= 0 and dedicated_usd > 0:
         gain, ratio = Fraction(borrowed_useful + dedicated_useful, dedicated_useful), charged_usd / dedicated_usd
@@ -179,7 +179,7 @@ def _left_out(m: Marginal) -> str:
 
 
 def _judged(cash: Saving, m: Marginal) -> str:
-    """Return the verdict as text. It names a side only if the whole interval, or both savings, are on that side."""
+    """Return a verdict on borrowing as text. It is "worth it" only if the whole interval of the saving is above 0."""
     if m.unstated_usd:
         if cash.usd - m.unstated_usd > 0:
             return "borrowing came out cheaper whether or not the fleet would exist anyway"
@@ -197,7 +197,7 @@ def _judged(cash: Saving, m: Marginal) -> str:
 
 
 def worth_it(cash: Saving | None, m: Marginal) -> bool | None:
-    """Return whether borrowing saved money against buying, or None if that is unclear or a term is missing."""
+    """Return True if borrowing surely saved money against buying, False if it surely did not, otherwise None."""
     if cash is None or cash.interval is None or m.unstated_usd:
         return None
     better = exceeds(cash.interval.low, cash.interval.high)
@@ -205,7 +205,7 @@ def worth_it(cash: Saving | None, m: Marginal) -> bool | None:
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:
-    """Return both ends of the saving as text, or None if the saving is a single figure."""
+    """Return both ends of the saving's range as text. Return None if `cash` is None or `idle_anyway` is stated."""
     if cash is None or not m.unstated_usd:
         return None
     ends = f"{_usd(cash.usd)} {WOULD}, {_usd(cash.usd - m.unstated_usd)} {WOULD_NOT}"

@@ -1,5 +1,5 @@
-"""The provision for bursts that follow lending, and the cost that lending really caused, as docs/pricing.md defines
-them. A window is `HORIZON_NS` long, and a load bin is a fifth of the range of serving load."""
+"""Dollars set aside (the provision) for bursts of serving load that follow lending, and the cost that lending really
+caused (docs/pricing.md). A window is `HORIZON_NS` long. A load bin is a fifth of the range of serving load."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a loa
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The burst figures of a load bin, None without enough data; `why` then names the missing data."""
+    """Figures about the bursts of a load bin. A figure without enough data is None; `why` names the missing data."""
 
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None
@@ -75,7 +75,7 @@ def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | tuple[None, None
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
-    """Return the extra misses of a burst. It has no interval because leases depend on load."""
+    """Return how many more budgets a burst misses if its device is lent. Leases follow load, so it has no interval."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")
@@ -135,7 +135,7 @@ def _until(rows: Sequence[Row], day: date) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The balance of one UTC day, in whole nano-dollars. It is None before the first accrual."""
+    """The balance of one UTC day, in whole nano-dollars. Before the first accrual, only `realised` is not None."""
 
     day: date
     opening: int | None
@@ -146,8 +146,8 @@ class Balance:
 
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
-    """[D] Return opening + accrued - realised - released = closing for each day. An unused provision is released at the
-    end of the next day; a cost above the balance stays as debt. Raises ValueError if an accrual is missing."""
+    """[D] Return each day's balance: opening + accrued - realised - released = closing. A provision that is not used is
+    released at the end of the next day. A cost above it stays as debt. Raises ValueError if an accrual is missing."""
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})
@@ -271,7 +271,7 @@ def _day(make: Figures, balance: Balance, accrual: Accrual | None, missing: str 
 
 
 def _break_even(run: PricedRun) -> Figure:
-    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m, per borrowed device-hour, with m less the provision."""
+    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m per borrowed device-hour. m is without the provision."""
     borrowed, dedicated = run.tokens["borrowed"], run.tokens["dedicated"]
     own, lent = run.allocation.in_pools("rollout", "train"), run.borrow.borrowed_ns
     own_ns, worked_ns = own.bucket_ns()["rollout"], own.measured_ns()["rollout"]

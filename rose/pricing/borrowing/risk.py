@@ -1,5 +1,5 @@
-"""The report on the borrowing of one run: does it harm serving, and does it save money against buying? The saving
-is linear in its inputs, so each input is moved alone to both ends of its range."""
+"""The report on the borrowing of one run: does it harm serving, and does it save money against buying devices? It also
+shows the saving with each input alone at either end of its range, since the saving is linear in its inputs."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -123,7 +123,7 @@ def says(measured: Harm) -> str:
 
 
 def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """Return each influence on the saving as (name, worse, better), in dollars, the widest range first."""
+    """Return (input, saving at its worse end, saving at its better end) in dollars, the widest range first."""
     if way.cash is None or way.added_usd is None:
         return ()
     cash = way.cash.usd

@@ -1,5 +1,5 @@
-"""How much borrowing saved against each alternative, as docs/pricing.md defines it. Intervals are a bootstrap over
-groups, with m, token prices and an offer's range drawn from their own intervals."""
+"""How much borrowing saved against each alternative (docs/pricing.md). The intervals are from a bootstrap over groups.
+Each of its draws also draws m, the token prices and an offer's price from their own intervals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARE = "it is a share of the fleet's figure, which has the interval"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bought:
-    """The dedicated device time to buy, beyond idle time already paid for in the same UTC hour."""
+    """The dedicated device time that must be bought: the needed time beyond the idle time of the same UTC hour."""
 
     #: By start of the hour: H, device time that its tokens would have taken, and I, idle time paid for, nanoseconds.
     hours: Mapping[int, tuple[Fraction, Fraction]]
@@ -72,7 +72,7 @@ class Bought:
         return inside.needed_ns / needed, inside.beyond_ns / beyond if beyond else Fraction(0)
 
     def draws(self, factors: Floats) -> Floats:
-        """Return `usd` as if the needed time were multiplied by each factor."""
+        """Return, for each factor, what `usd` would be if the needed time were multiplied by this factor."""
         beyond = np.zeros_like(factors)
         for needed, idle in self.hours.values():
             beyond += np.maximum(0.0, float(needed) * factors - float(idle))

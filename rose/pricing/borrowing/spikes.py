@@ -1,5 +1,5 @@
-"""A simulation in which serving load and rollout demand rise at the same time (docs/pricing.md). Sorted load and demand
-(r = 1) are the worst case for every supermodular loss."""
+"""Simulates that serving load and rollout demand rise together, with a correlation r (docs/pricing.md). At r = 1 both
+are sorted, which is the worst case: the loss is supermodular (two high values together cost more than apart)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """The cost of a window in dollars, and its yield. Device-seconds are summed over serving devices."""
+    """What a window costs in dollars, and what it yields. Device-seconds are summed over serving devices."""
 
     device_s_per_window: float
     window_s: int
@@ -49,7 +49,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Coupled:
-    """The figures of a run at one correlation r. c_O is None if there are no useful tokens."""
+    """The figures of a run at one correlation r. `usd_per_token` (c_O) is None if there are no useful tokens."""
 
     r: float
     attainment: float
@@ -59,7 +59,7 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """Return the figures at each of COUPLINGS, means over random draws of one seed. Arrays have shape (windows,)."""
+    """Return the mean figures of seeded random pairings at each r in COUPLINGS. Arrays have shape (windows,)."""
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
     return tuple(_at(r, s, served, q, fleet) for r in COUPLINGS)
@@ -83,7 +83,7 @@ def observed(load: Floats, demand: Floats) -> float | None:
 
 
 def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
-    """Return r*, at which c_O reaches the price of a dedicated token, by linear interpolation."""
+    """Return r*, at which a borrowed token costs as much as a dedicated one, `usd_per_token`. It is interpolated."""
     for (low_r, low), (high_r, high) in pairwise([(point.r, point.usd_per_token) for point in points]):
         if low is None or high is None:
             continue
@@ -154,7 +154,7 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return the longest windows of which there are enough, or else the shortest. Sparse windows are left out."""
+    """Return the longest length in seconds that gives enough windows (or the shortest), and all but sparse windows."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)

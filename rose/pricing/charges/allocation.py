@@ -1,6 +1,6 @@
 """A run's device time and dollars on each device, in two views that are never added.
-- *amortized*: provisioned time at its price, divided among buckets by time. No slice covers `unaccounted` time,
-  `transfer` is weight syncs, and `energy` is metered energy that the device price does not include.
+- *amortized*: provisioned time at its price, divided among buckets by time. Time that no slice covers is
+  `unaccounted`. Weight syncs are `transfer`. Metered energy that the device price does not include is `energy`.
 - *fully loaded*: the same dollars, moved to the work that they serve (`fully_load`)."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Allocation:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
 
     def measured_ns(self) -> dict[str, int]:
-        """Return `bucket_ns` plus the time that was billed to other runs. Quantities of work need both."""
+        """Return `bucket_ns` plus the time that was billed to other runs. Figures about output use this sum."""
         others = {
             bucket: sum((d.others_ns.get(bucket, Fraction(0)) for d in self.devices), Fraction(0))
             for bucket in TIME_BUCKETS
@@ -163,7 +163,7 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Return the hardware time for each billed nanosecond: at most an hour for all runs together."""
+        """Return the hardware time for each billed nanosecond. In an hour, all runs together have at most an hour."""
         return self.room / self.part
 
 

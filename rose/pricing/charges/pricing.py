@@ -1,9 +1,9 @@
 """Charges, computed from hourly sums and a price book: integers that sum exactly to the bill.
 
-[D] For each device and UTC hour, provisioned time * rate is rounded once, half to even. Nanoseconds divide this amount
-among leases and buckets, and tokens divide the part of rollout time, both by largest remainder. Prices change only at
-midnight UTC. A weight sync costs its bytes at the route's price, and metered energy kWh * PUE * tariff, with each
-hour's sum rounded once."""
+[D] For each device and UTC hour, provisioned time * rate is rounded once, half to even. This amount is split among
+leases and buckets in proportion to nanoseconds, and the part of rollout time in proportion to tokens, both by largest
+remainder. Prices change only at midnight UTC. A weight sync costs bytes * the route's price. Metered energy costs
+kWh * PUE * tariff. Both are rounded once, as the sum of an hour."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -53,7 +53,7 @@ WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A time [t0_ns, t1_ns), UTC, of a provisioned device. A shared device belongs to the fleet's run."""
+    """A time in which a device was provisioned, [t0_ns, t1_ns) UTC. A shared device belongs to the fleet's run."""
 
     run_id: str
     device_id: str
@@ -78,8 +78,8 @@ class Charges:
     - `kind` is `capacity` (device time), `transfer` (weight syncs) or `energy` (metered, not in the device price).
     - `bucket` is one of the seven buckets, `unaccounted`, `transfer` or `energy`.
     - `team` is the payer: the run's tag, or the price book's device tag. Headroom is charged to the device's team.
-    - `policy_version`, `task`, `fate` and `cause` divide rollout time by tokens. Idle time has a `cause`, transfer a
-      `route`.
+    - Rollout time is split by `policy_version`, `task`, `fate` and `cause`, in proportion to tokens.
+    - Idle time has a `cause`, and a transfer has a `route`.
     - `cost_nano` is in amortized nano-dollars. `tokens` are generated tokens.
     - `writer`, `first_seq` and `last_seq` name the events behind the row, if a single writer wrote them."""
 
@@ -117,7 +117,6 @@ def price(
     provenance: str | None = None,
 ) -> Charges:
     """Return the charges of [from_ns, to_ns); None means no limit. A fleet's `run_id` includes its RL runs.
-
     Raises PriceBookError for a missing price. Raises PricingError for a ledger that does not verify, for a period that
     is empty, partly archived or of several provenances, and for hardware with two classes at once."""
     for name, ns in (("from", from_ns), ("to", to_ns)):
@@ -185,7 +184,7 @@ def _price(
 
 
 def exact(amount: str) -> pl.Expr:
-    """Return a column's sum as 128 bits: metered energy exceeds 64 bits after 5 hours at 500 W."""
+    """Return a column's sum in 128 bits, since metered energy exceeds 64 bits after 5 hours at 500 W."""
     return pl.col(amount).cast(pl.Int128).sum()
 
 
@@ -198,7 +197,7 @@ def _refuse_too_large(frame: pl.DataFrame) -> None:
         size = int(frame[amount].cast(pl.Int128).abs().sum())
         if size >= _BOUND:
             raise PricingError(
-                f"{amount} of the period comes to {size:,}, and sums are kept exactly below {_BOUND:,}: check the unit "
+                f"{amount} of the period comes to {size:,}, but sums are exact only below {_BOUND:,}: check the unit "
                 "of the prices (`rose price`), or price a shorter period"
             )
 
@@ -211,8 +210,8 @@ def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the charges with `work`, one of WORK, and `loaded_nano`, the fully loaded cost.
 
     For each device and day, `loaded_nano` has the same sum as `cost_nano`. Sync, activation and transfer count as
-    rollout, and headroom as serving. Idle time and energy are divided among the work by cost; without work,
-    they count as the pool's purpose."""
+    rollout, and headroom as serving. Idle time and energy are divided among the device's work in proportion to cost.
+    Without work, they count as the work that the pool is for."""
     with database.empty() as connection:
         connection.register("charge", frame)
         loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
@@ -233,8 +232,8 @@ def _provenance(
         raise _nothing(asked, chosen, run_id)
     if len(present) > 1:
         raise PricingError(
-            f"the period mixes events of different provenance ({', '.join(present)}); no figure may be made of both: "
-            "choose one"
+            f"the period mixes events of different provenance ({', '.join(present)}); no figure may combine "
+            "them: choose one"
         )
     set_variables(connection, provenance=present[0])
     connection.execute("DELETE FROM stay WHERE provenance <> $provenance", {"provenance": present[0]})
@@ -300,7 +299,7 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raise PricingError for hardware of two classes at once: the cheaper class would lower the cost of others."""
+    """Raise PricingError for hardware in two classes at once. The cheaper class would lower what others pay."""
     overlaps = records(connection.execute(sql.read("charges/26_classes.sql")))
     if overlaps:
         raise PricingError(
@@ -372,7 +371,7 @@ def _verified(ledger: Ledger) -> bool:
         raise PricingError(
             f"ledger {ledger.folder} does not verify, so its figures cannot be trusted:\n"
             + "\n".join(f"  {problem}" for problem in problems[:10])
-            + "\n`--allow-unverified` gives figures that are marked so."
+            + "\n`--allow-unverified` gives figures that are marked as unverified."
         )
     return not problems
 

@@ -1,7 +1,7 @@
 """Hourly sums of a ledger, and how far each writer's events are included.
 
-A ledger of at least KEPT_EVENTS events keeps them in the file `<ledger>/pricing.duckdb`, which you may remove. A
-smaller ledger's sums are kept in memory."""
+The sums of a ledger with at least KEPT_EVENTS events are in the file `<ledger>/pricing.duckdb`, which you may remove.
+Those of a smaller ledger are in memory."""
 
 import hashlib
 import os
@@ -45,7 +45,7 @@ _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "traje
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a writer was read: up to segment `index` of `epoch`, and before `next_seq`."""
+    """How far a writer's events were read: through segment `index` of `epoch`. The next event has `next_seq`."""
 
     epoch: int
     index: int
@@ -75,8 +75,7 @@ _memory_lock = threading.Lock()
 
 @contextmanager
 def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
-    """Yield a connection to current sums, and the answers computed from them earlier. Other callers wait.
-
+    """Yield a connection to current sums, and the answers that were already computed from them. Other callers wait.
     Raises LedgerError or PricingError."""
     path = ledger.folder / STATE
     try:
@@ -93,8 +92,8 @@ def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Ha
             yield connection, {}
     except (duckdb.Error, OSError) as error:
         raise PricingError(
-            f"cannot add up the ledger {ledger.folder}: {layout.unreadable(error)}; otherwise remove {path} and "
-            "try again"
+            f"cannot add up the ledger {ledger.folder}: {layout.unreadable(error)}; if the ledger is sound, "
+            f"remove {path} and try again"
         ) from error
 
 
@@ -196,8 +195,7 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
     """Add new events to the sums, in the open transaction unless `first` is set.
-
-    Return False if sums must be undone: for a repeated event_id, disputed time, or a changed pool or class."""
+    Return False if earlier sums must be undone: for a repeated event_id, disputed time, or a changed pool or class."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -318,7 +316,7 @@ def _version() -> str:
 
 
 def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
-    """Return what each writer added since its mark, if any. Raises LedgerError if a segment is damaged."""
+    """Return what each writer added since its mark (all, if it has none). Raises LedgerError for a damaged segment."""
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0

@@ -11,7 +11,7 @@ from rose.pricing.commands.common import clear_errors, print_answer
 
 
 def alerts_command(
-    file: Annotated[Path, typer.Option("--alerts", envvar="ROSE_ALERTS", help="File of rules.")] = Path("alerts.toml"),
+    file: Annotated[Path, typer.Option("--alerts", envvar="ROSE_ALERTS", help="The rules file.")] = Path("alerts.toml"),
     ledger: LedgerOption = None,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List active alerts, and send nothing.")] = False,
@@ -20,7 +20,7 @@ def alerts_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate the rules and send each new alert once. The exit code is 1 if a message failed."""
+    """Evaluate the rules and send each new alert once. The exit code is 1 if an alert could not be sent."""
     with clear_errors():
         from rose.pricing import alerts
 

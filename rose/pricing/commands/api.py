@@ -18,7 +18,7 @@ def api_command(
     ledgers: Annotated[
         list[str], typer.Argument(help="Folders of ledgers, each as FOLDER or NAME=FOLDER.", metavar="LEDGER...")
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback a token is needed.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; all but loopback need a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free port.")] = DEFAULT_PORT,
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="File with the callers' token; by default ROSE_API_TOKEN.")
@@ -40,7 +40,7 @@ def api_command(
         served = named(ledgers, price_book)
         with app.serve(served, host, port, token=token) as url:
             if not is_loopback(host):
-                echo("The token and all figures travel in clear: put a proxy with TLS in front.", err=True)
+                echo("The token and all figures travel unencrypted: put a proxy with TLS in front.", err=True)
             names = ", ".join(ledger.name for ledger in served)
             echo(f"{names} at {url} (Ctrl-C ends it)")
             ended.wait()

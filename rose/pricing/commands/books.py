@@ -58,8 +58,8 @@ def close(
         _say(opened, [posting], receipt, as_json)
         if price_book is not None and pricebook.adopted(opened) is None:
             echo(
-                "Only this close takes its prices from that book: `rose price FILE --adopt` has every command price "
-                "the hours that are not closed by it too",
+                "Only this close uses the prices of that book. To use them for all open hours too, run "
+                "`rose price FILE --adopt`",
                 err=True,
             )
 
@@ -70,7 +70,7 @@ def restate(
     reason: Annotated[str, typer.Option("--reason", help="Reason for the correction; it stays in the books.")],
     ledger: LedgerOption = None,
     price_book: Annotated[
-        str | None, typer.Option("--price-book", "-b", help="A price book TOML file; by default the last posting's.")
+        str | None, typer.Option("--price-book", "-b", help="A TOML price book; by default that of the last posting.")
     ] = None,
     who: common.WhoOption = None,
     receipt: ReceiptOption = None,
@@ -104,7 +104,7 @@ def show(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """List closed periods, or show one close with its corrections. `rose cost --close` divides it by team, run ..."""
+    """List closed periods, or show one close with its corrections. `rose cost --close` splits its cost by team."""
     with common.clear_errors():
         from rose.pricing.closing import close_tables, store
 

@@ -24,8 +24,8 @@ BookOption = Annotated[
     typer.Option(
         "--price-book",
         "-b",
-        help="A price book TOML file, or `example` for made-up prices; by default the adopted book, the "
-        "run's, or ROSE_PRICE_BOOK's.",
+        help="A price book TOML file, or `example` for made-up prices. By default, the adopted book, the book of "
+        "the run, or the book in ROSE_PRICE_BOOK.",
     ),
 ]
 RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; by default the newest with devices.")]
@@ -39,10 +39,10 @@ PeriodOption = Annotated[
     ),
 ]
 TzOption = Annotated[
-    str | None, typer.Option("--tz", help="Days and months of this time zone, such as Europe/Berlin; by default UTC.")
+    str | None, typer.Option("--tz", help="Time zone of days and months, such as Europe/Berlin; by default UTC.")
 ]
 ProvenanceOption = Annotated[
-    str | None, typer.Option("--provenance", help="live, replay or simulated; needed if the period has several.")
+    str | None, typer.Option("--provenance", help="live, replay or simulated; needed if the period mixes these.")
 ]
 UnverifiedOption = Annotated[
     bool, typer.Option("--allow-unverified", help="Price an unverified ledger and mark every figure.")
@@ -50,7 +50,7 @@ UnverifiedOption = Annotated[
 MonthOption = Annotated[
     str | None, typer.Option("--month", help="A UTC month such as 2026-11; by default the current month.")
 ]
-WhoOption = Annotated[str | None, typer.Option("--who", help="Name for the record; by default this user.")]
+WhoOption = Annotated[str | None, typer.Option("--who", help="Name to record; by default your user name.")]
 
 
 def period_of(text: str | None, tz: str | None = None) -> Period:
@@ -91,7 +91,7 @@ def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section],
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Print an error on stderr, and exit with 2, or with 1 if the ledger is unreadable."""
+    """Print an error on stderr and exit: with 1 if the ledger is unreadable, and otherwise with 2."""
     try:
         yield
     except UserError as error:

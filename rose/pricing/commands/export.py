@@ -25,7 +25,7 @@ def export_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Export a close, a period or a run, as FOCUS 1.2 rows that were checked or as an Excel workbook."""
+    """Export a close, a period or a run, as checked FOCUS 1.2 rows or as an Excel workbook."""
     with clear_errors():
         from rose.ledger import verified
         from rose.pricing.closing.bill import bill, of_close, of_run
@@ -40,7 +40,7 @@ def export_command(
         if len(scopes) > 1:
             raise PricingError(f"give one of {', '.join(scopes)}")
         if close is not None and (provenance, price_book) != (None, None):
-            raise PricingError("--close has its own prices: leave out --provenance and --price-book")
+            raise PricingError("a close has its own prices: leave out --provenance and --price-book")
         with logged(opened, "export", str(out)), progress_bar("Exporting") as progress:
             if close is not None:
                 billed = of_close(opened, close)

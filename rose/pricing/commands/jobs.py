@@ -22,7 +22,7 @@ ArchiveAfterOption = Annotated[
     str | None, typer.Option("--archive-after", help="Archive events older than this, such as 90d.")
 ]
 DeleteOption = Annotated[bool, typer.Option("--delete", help="Remove archived events from the ledger.")]
-AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send the alerts of this file.")]
+AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send alerts by the rules in this file.")]
 
 _ALERTS_EVERY_S = 300.0
 jobs_app = typer.Typer(
@@ -41,8 +41,7 @@ def run(
     alerts: AlertsOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Run one job now, and record how it ended. The exit code is 1 if the job failed. A job that already runs is
-    skipped."""
+    """Run one job now, unless it runs already, and record how it ended. The exit code is 1 if the job failed."""
     from rose.ledger.upkeep.jobs import run_job
 
     with common.clear_errors():
@@ -62,7 +61,7 @@ def run(
 def serve(
     ledger: common.LedgerOption = None,
     *,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Run this job only; may be given again.")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Run this job only; may be repeated.")] = None,
     archive_to: ArchiveToOption = None,
     archive_after: ArchiveAfterOption = None,
     delete: DeleteOption = False,

@@ -50,8 +50,9 @@ def borrow_command(
         Literal["risk", "price", "provision", "compare", "spikes"] | None,
         typer.Option(
             "--only",
-            help="One question: does borrowing harm or save (risk), what it added to the bill (price), cost of "
-            "later bursts (provision), same tokens elsewhere (compare), load and demand together (spikes, simulated).",
+            help="One question: does borrowing harm serving or save money (risk), what it added to the bill (price), "
+            "what later bursts cost (provision), what the same tokens cost elsewhere (compare), or what it costs if "
+            "load and demand rise together (spikes, simulated).",
         ),
     ] = None,
     price_book: BookOption = None,
@@ -98,20 +99,20 @@ def correct_command(
         Literal["cost", "frontier", "verifiers"] | None,
         typer.Option(
             "--only",
-            help="One question: what a correct answer cost and which lever changes this (cost), what to spend on next "
-            "(frontier), which verifier makes it cheapest (verifiers).",
+            help="One question: what a correct answer cost and which factor changes the cost most (cost), where to "
+            "spend next (frontier), or which verifier makes correct answers cheapest (verifiers).",
         ),
     ] = None,
     by: Annotated[
         Literal["version", "task", "step"] | None,
-        typer.Option("--by", help="Break the cost down; the rows sum to the run's."),
+        typer.Option("--by", help="Break the cost down; the rows sum to the run's cost."),
     ] = None,
     probes: Annotated[
         Path | None,
         typer.Option(
             "--probes",
             help="CSV or Parquet with columns probe, verifier, probability, correct, accepted. "
-            "By default, the run's verdicts of known truth.",
+            "By default, the run's verdicts on answers whose truth is recorded.",
         ),
     ] = None,
     price_book: BookOption = None,

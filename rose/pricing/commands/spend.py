@@ -30,14 +30,14 @@ def cost_command(
         typer.Option(
             "--by",
             help="team, run, device-class, pool, device, hardware, bucket, task, version, lease, fate, cause, route, "
-            "tag:NAME, day, week, month, quarter or year; give it again for more, six at most. By default team.",
+            "tag:NAME, day, week, month, quarter or year; may be repeated, six at most. By default team.",
         ),
     ] = None,
     team: TeamOption = None,
     run: OneRunOption = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only runs with this tag, as NAME=VALUE.")] = None,
     view: Annotated[
-        str, typer.Option("--view", help="amortized, or fully-loaded: idle time is charged to work.")
+        str, typer.Option("--view", help="amortized; or fully-loaded, which charges idle time to work.")
     ] = "amortized",
     tz: common.TzOption = None,
     ledger: LedgerOption = None,
@@ -45,7 +45,7 @@ def cost_command(
     provenance: common.ProvenanceOption = None,
     close: Annotated[str | None, typer.Option("--close", help="A single close with its corrections.")] = None,
     as_of: Annotated[
-        str | None, typer.Option("--as-of", help="The close as known at this UTC time, such as 2026-12-05T10:00Z.")
+        str | None, typer.Option("--as-of", help="The close as it was at this UTC time, such as 2026-12-05T10:00Z.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write a .csv file, or a .html page to send or print.")
@@ -54,7 +54,7 @@ def cost_command(
     allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a period's cost by up to six dimensions. Closed hours are as in the books. Open hours are priced now."""
+    """Show a period's cost by up to six dimensions. Closed hours cost what was booked. Open hours are priced now."""
     with common.clear_errors():
         from rose.clock import utc_us
         from rose.pricing.money import PricingError
@@ -66,7 +66,7 @@ def cost_command(
 
             writing.check(out, (".csv", ".html"))
         if close is not None and price_book is not None:
-            raise PricingError("--close has its own prices: leave out --price-book")
+            raise PricingError("a close has its own prices: leave out --price-book")
         question = cost.question(
             opened,
             now_ns=utc_us() * 1000,
@@ -154,7 +154,7 @@ def saved_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what borrowing saved against buying, and the capacity avoided, for the fleet, its teams and its runs."""
+    """Show what borrowing saved against buying devices, and what capacity it avoided, for the fleet, teams and runs."""
     with common.clear_errors():
         from rose.pricing.spend import spend_tables
         from rose.pricing.spend.calendar import Calendar
@@ -192,7 +192,7 @@ def reconcile_command(
     ],
     tolerance: Annotated[
         str,
-        typer.Option("--tolerance", help="Largest allowed difference by device, in percent of the ledger's amount."),
+        typer.Option("--tolerance", help="Largest allowed difference of a device, in percent of the ledger's amount."),
     ] = "0.5%",
     ledger: LedgerOption = None,
     price_book: common.BookOption = None,
@@ -200,7 +200,7 @@ def reconcile_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a vendor's bill with the ledger, by device and day. The exit code is 1 above the tolerance."""
+    """Compare a vendor's bill with the ledger, by device and day. The exit code is 1 if they differ too much."""
     with common.clear_errors():
         from rose.pricing import console, reconcile
 

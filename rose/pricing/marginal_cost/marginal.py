@@ -1,6 +1,6 @@
-"""The marginal cost m of borrowing, as docs/pricing.md defines it. Each term is exact, at the prices of each stretch.
-
-m is no part of the bill. An unstated probability of a fleet without leases (`idle_anyway`) counts as 1."""
+"""The marginal cost m of borrowing (docs/pricing.md). It is no part of the bill. Each term is an exact fraction, at the
+prices of each stretch (the time between two price changes). If a price book does not state `idle_anyway`, the
+probability that the fleet would exist without leases, it counts as 1."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,17 +71,17 @@ class Marginal:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Return the terms without enough data. Sums leave them out."""
+        """Return the names of terms without enough data. Sums leave these terms out."""
         return tuple(name for name, term in self.terms.items() if term.missing is not None)
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Return the terms that were neither measured nor priced. Sums leave them out."""
+        """Return the names of terms that were neither measured nor priced. Sums leave these terms out."""
         return tuple(name for name, term in self.terms.items() if term.basis == "absent")
 
     @property
     def basis(self) -> Basis:
-        """Return the basis of the sum. Terms that the price book sets to 0 are ignored."""
+        """Return what the sum rests on, such as `measured`. Terms that the price book sets to 0 are ignored."""
         return terms.basis_of(term.basis for term in self.terms.values() if term.usd or term.basis != "measured")
 
     @property
@@ -111,7 +111,7 @@ class Marginal:
 
 
 def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
-    """Return the marginal cost of a run. The connection has the run's snapshot. Raises PriceBookError."""
+    """Return the marginal cost of a run. `connection` must have the run's snapshot. Raises PriceBookError."""
     stretches = Stretches.over(book, allocation.period_ns)
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")

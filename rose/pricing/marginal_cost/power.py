@@ -1,6 +1,6 @@
-"""The electricity that lending costs, by comparison with leases withheld at random, or assumed by a curve.
+"""The electricity that lending costs: metered and compared with withheld leases, or assumed from a power curve.
 
-[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, where E is metered in the time T."""
+[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld. The energy E was metered in time T."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from rose.pricing.stats.uncertainty import Estimate, total
 
 @dataclass(frozen=True, slots=True)
 class Metered:
-    """The energy of a class's serving devices, in milliwatt-nanoseconds: of all time, and of leased time."""
+    """The metered energy of a class's serving devices in milliwatt-nanoseconds: of all time, and of leased time."""
 
     energy_mw_ns: int
     leased_mw_ns: int
@@ -36,7 +36,7 @@ class Metered:
 
 
 def metered(readings: Iterable[Row], not_random: str | None) -> dict[str, Metered]:
-    """Return the readings of each class, from rows of `power_by_window`."""
+    """Return the readings by device class. `not_random` says why withheld windows are no random sample."""
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in readings:
         by_class[row["device_class"]].append(row)
@@ -60,7 +60,7 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """Return the term, absent if readings cannot be compared and the book has no curve. Raises PriceBookError."""
+    """Return the energy term, absent without a power curve if readings cannot be compared. Raises PriceBookError."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)

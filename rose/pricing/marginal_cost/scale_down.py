@@ -1,5 +1,5 @@
-"""Decisions about the fleet's size because of lending, from a CSV file to the ledger. *Kept*: a serving device that its
-owner would have got back without lending. *Let go*: a dedicated device that was given up."""
+"""Records in the ledger, from a CSV file, which devices were kept or let go because of lending. *Kept*: a serving
+device that its owner would have got back without lending. *Let go*: a dedicated device that was given up."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def record(ledger: Ledger, run_id: str, provenance: Provenance, decided: Iterabl
 def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span], run_id: str) -> None:
     if classes is not None and one.device_class not in classes:
         raise PricingError(
-            f"device {one.device_id!r} has another device_class in the ledger than {one.device_class!r}: write "
-            f"{' or '.join(classes)}, by whose price its time counts"
+            f"device {one.device_id!r} is not of device_class {one.device_class!r} in the ledger: write "
+            f"{' or '.join(classes)}, since its time is priced by the class in the ledger"
         )
     for span in before:
         if span.device_id == one.device_id and one.t0_ns < span.to_ns and span.from_ns < one.t1_ns:
@@ -118,7 +118,7 @@ def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span
 
 
 def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
-    """Return the spans of devices `kept` or `let_go`. In an overlap the first row gives the class."""
+    """Return the spans, with class, of devices `kept` or `let_go`. If two overlap, the first one gives the class."""
     spans: list[tuple[Span, str]] = []
     named = sorted(
         (Span(row["device_id"], row["t0_ns"], row["t1_ns"]), str(row["device_class"]))
@@ -137,8 +137,8 @@ def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
 
 
 def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
-    """Return the dollars not paid in the run's period for devices let go, from rows of `scale_downs`. Neither time in
-    the fleet nor a part below a unit of purchase counts. Raises PriceBookError."""
+    """Return the dollars saved in the run's period by letting devices go, from rows of `scale_downs`. Time in which a
+    device was in the fleet does not count. Other time counts in whole units of purchase. Raises PriceBookError."""
     period_ns = allocation.period_ns
     tenures: dict[str, list[tuple[int, int]]] = {}
     for device in allocation.devices:
@@ -186,7 +186,7 @@ class Gate:
 
 
 def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
-    """Cut spans at the ends of shared hours. Return each piece with the run's part of it."""
+    """Cut spans at the ends of hours that runs shared. Return each piece, and the share of it that is the run's."""
     hours: dict[str, dict[int, Fraction]] = {}
     for time in shared:
         hours.setdefault(time.device_id, {})[time.hour_ns] = time.part
@@ -225,7 +225,8 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of avoidable time: `borrowed`, from `billed`, and `kept` within `pieces`."""
+    """Return the amortized price of the time that nobody would have paid for without leases: `borrowed` rows (from
+    `billed`) times 1 - `gate`, and `kept` rows times `gate` and the run's share of their piece in `pieces`."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
     return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))

@@ -36,14 +36,14 @@ class Term:
 
 
 def absent(why: str) -> Term:
-    """Return a term that sums leave out. Its figure is unknown, and never 0."""
+    """Return a term that sums leave out. It is shown as unknown, never as 0."""
     return Term(Fraction(0), "absent", why)
 
 
 def by_rate(
     stretches: Stretches, field: str, amounts: Iterable[tuple[int, Fraction]], says: Callable[[Fraction, str], str]
 ) -> Term:
-    """Return a term for `amounts`, pairs (stretch, amount), at the rate `field` of [lending]; absent if not set."""
+    """Return the sum of `amounts`, (stretch, amount), at the rate `field` of [lending]. It is absent without a rate."""
     rates = [getattr(entry, field) for entry in stretches.lending]
     if None in rates:
         return absent(f"the price book sets no {field}")
@@ -63,7 +63,7 @@ def basis_of(bases: Iterable[Basis]) -> Basis:
 
 
 def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
-    """Return the entries' widest range, as factors of their figures, or (1, 1)."""
+    """Return the entries' widest range, as factors of their figures. Without a range, return (1, 1)."""
     low, high = 1.0, 1.0
     for entry in entries:
         if entry.low_share is not None and entry.high_share is not None:
@@ -72,7 +72,7 @@ def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
 
 
 def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | None:
-    """Return the interval that follows from the price book's ranges, or None without a range."""
+    """Return the interval of the sum of `costs`, (dollars, entries), by the entries' ranges, or None without any."""
     ranged = [(float(usd), range_of(entries)) for usd, entries in costs]
     if all(low == high for _, (low, high) in ranged):
         return None
@@ -113,7 +113,7 @@ class Stretches:
         return sum(change <= at_ns for change in self.changes_ns)
 
     def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        """Yield the times `names` of a row by stretch. A slice across several is divided in proportion."""
+        """Yield (stretch, times) for the columns `names` of a row, which is split among its stretches in proportion."""
         if row["t0_ns"] is None:
             yield row["segment"], {name: Fraction(row[name]) for name in names}
             return

@@ -50,7 +50,7 @@ def rising(points: Sequence[tuple[Decimal, Decimal]]) -> Sequence[tuple[Decimal,
         if high <= low:
             raise ValueError(f"points must be in ascending order: {high} comes after {low}")
         if to_y < from_y:
-            raise ValueError(f"points must not fall: {to_y} at {high} after {from_y} at {low}")
+            raise ValueError(f"amounts must not fall: {to_y} at {high} after {from_y} at {low}")
     return points
 
 
@@ -89,8 +89,8 @@ class Header(BaseModel):
 
 
 class Entry(BaseModel):
-    """A table of the file, valid over [valid_from, valid_to) in UTC days (None: no limit). The 95% range of a guess is
-    from `low_share` to `high_share` times each figure."""
+    """A table of the file, valid over [valid_from, valid_to) in UTC days (None: no limit). If its figures are guesses,
+    their 95% range is from `low_share` to `high_share` times the figure."""
 
     model_config = {"extra": "forbid", "frozen": True, "strict": True}
 
@@ -129,7 +129,7 @@ class Entry(BaseModel):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return a key of what the entry gives a price for. Two entries with the same key must not overlap in time."""
+        """Return what the entry prices, as a key. Two entries with the same key must not overlap in time."""
         named = (getattr(self, field) for field in self.key_fields)
         return tuple(value for value in named if value is not None)
 
@@ -152,7 +152,7 @@ class Dated(Entry):
 
 
 class DevicePrice(Dated):
-    """The price in USD of a device-hour, used or not. An entry for a `pool` takes precedence."""
+    """The price in USD of a device-hour, used or not. An entry with a `pool` is preferred to one without."""
 
     key_fields = ("device_class", "pool")
     may_be_a_guess = False
@@ -180,7 +180,7 @@ class Offer(Dated):
 
 
 class PowerFigure(Entry):
-    """The watts of a device class without a meter, idle and at full load. Between the two the line is straight."""
+    """The watts of a device class without a meter, idle and at full load. In between, they rise in a straight line."""
 
     key_fields = ("device_class",)
 
@@ -214,7 +214,7 @@ class TransferPrice(Dated):
 
 
 class Lending(Dated):
-    """Costs of lending other than energy and transfer, and the probability that the fleet would exist anyway."""
+    """Costs of lending other than energy and transfer, and the probability that the fleet would exist without it."""
 
     idle_anyway: Probability | None = None  # Probability that the fleet would exist without leases.
     idle_anyway_low: Probability | None = None  # Low end of its 95% range.
@@ -229,7 +229,7 @@ class Lending(Dated):
 
     @property
     def idle_anyway_range(self) -> tuple[Fraction, Fraction, Fraction] | None:
-        """Return the probability as (low, stated, high). A missing end equals the stated value."""
+        """Return `idle_anyway` as (low, stated, high), or None if not stated. A missing end equals the stated value."""
         if self.idle_anyway is None:
             return None
         low, high = (self.idle_anyway if end is None else end for end in (self.idle_anyway_low, self.idle_anyway_high))
@@ -302,7 +302,7 @@ class DeviceTag(Entry):
     @model_validator(mode="after")
     def _names_some(self) -> Self:
         if not self.key:
-            raise ValueError("names no device: give device, pool, class or hardware, or several")
+            raise ValueError("names no device: give one or more of device, pool, class and hardware")
         return self
 
 
@@ -321,7 +321,7 @@ def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
 
 
 class VendorResource(Entry):
-    """A vendor's name, or pattern of names, for a device, for hardware or for a class."""
+    """The name, or a pattern of names, by which a vendor's invoice calls a device, hardware or a class."""
 
     key_fields = ("resource", "sku")
     may_be_a_guess = False
@@ -350,7 +350,7 @@ class VendorResource(Entry):
     def _one_target(self) -> Self:
         named = sum(name is not None for name in (self.device, self.hardware, self.device_class))
         if named != 1 or (self.resource is None and self.sku is None):
-            raise ValueError("needs resource or sku as the vendor writes it, and one of device, hardware and class")
+            raise ValueError("needs the vendor's resource or sku, and exactly one of device, hardware and class")
         return self
 
 

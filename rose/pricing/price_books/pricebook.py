@@ -1,6 +1,6 @@
 """The price book: a TOML file of prices, with date, version and sources. Rates are `Decimal` and never rounded here. A
-missing price is an error, not 0. `choose` returns the first of these books: the one that the command names, that the
-ledger has adopted, that all runs name, or that the environment names. An example that all runs name comes last."""
+missing price is an error, not 0. `choose` takes the first of these: the book that the command names, the book that the
+ledger adopted, the book that all runs name, the book in ROSE_PRICE_BOOK, and last an example that all runs name."""
 
 import dataclasses
 import functools
@@ -112,7 +112,7 @@ class PriceBook(_File):
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
-        """Return the price of a device at `ns`. An entry for its pool takes precedence."""
+        """Return the price of a device at `ns`. An entry with its pool is preferred to one without."""
         of_class = [price for price in self.device if price.device_class == device_class]
         wanted = [price for price in of_class if price.pool is None or price.pool == pool]
         holding = [price for price in wanted if price.holds_at(ns)]
@@ -258,7 +258,7 @@ class NoPriceBookError(PricingError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adoption:
-    """A price book that prices the ledger from `adopted_us`, in UTC microseconds since the Unix epoch."""
+    """A price book that prices the ledger from the time `adopted_us` on (UTC microseconds since the Unix epoch)."""
 
     name: str
     version: str
@@ -299,7 +299,7 @@ def choose(
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book for `run_id`, or for all runs of a provenance with a device in [from_ns, to_ns), UTC.
+    """Return the price book for `run_id`, or else for all runs of `provenance` with a device in [from_ns, to_ns), UTC.
     Raises NoPriceBookError, NothingChargedError, PricingError, PriceBookError or LedgerError."""
     if isinstance(price_book, PriceBook):
         return price_book
@@ -320,7 +320,7 @@ def choose(
         return book
     if any(name is not None and not is_example(name) for name in named_by_runs):
         listed = "; ".join(f"{', '.join(runs)}: {name or 'none'}" for name, (runs, _) in named_by_runs.items())
-        raise PricingError(f"the runs name different price books ({listed}), and one bill has one. {WAYS}")
+        raise PricingError(f"the runs name different price books ({listed}), but a bill needs a single one. {WAYS}")
     if len(named_by_runs) == 1 and None not in named_by_runs:
         ((example, _),) = named_by_runs.items()
         return chosen(load(str(example)), RUNS_OWN)
@@ -387,12 +387,12 @@ def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook
 
 
 def _recorded_text(name: str, sha256s: set[str | None]) -> str:
-    """Return the text of a price book file that a ledger names. A ledger's writer must not choose which files a reader
-    opens: raises PriceBookError unless it is a regular .toml file of at most 1 MiB with the recorded SHA-256."""
+    """Return the text of a price book file that a ledger names. Raises PriceBookError unless this is a regular .toml
+    file of at most 1 MiB with the recorded SHA-256: a ledger's writer must not choose which files a reader opens."""
     sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
     if sha256 is None:
-        several = "several SHA-256 of it" if len(sha256s) > 1 else "no SHA-256 of it"
-        raise PriceBookError(f"the ledger has {several}, so {name} is not opened; name the book with `-b FILE`")
+        several = "several SHA-256" if len(sha256s) > 1 else "no SHA-256"
+        raise PriceBookError(f"the ledger has {several} of {name}, so it is not opened; name the book with `-b FILE`")
     try:
         if not name.endswith(".toml"):
             raise PriceBookError(f"{name} is not opened: its name does not end in .toml; name the book with `-b FILE`")

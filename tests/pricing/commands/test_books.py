@@ -17,7 +17,7 @@ def books_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = books(folder, "close", "--period", "2026-06-01T00", "--who", "ann")
     assert done.exit_code == 0, done.output
     assert f"{CLOSE_ID}: 2026-06-01T00:00:00.000000Z to 2026-06-01T01:00:00.000000Z, live" in done.output
-    assert "`rose price FILE --adopt` has every command" in done.stderr
+    assert "To use them for all open hours too, run `rose price FILE --adopt`" in done.stderr
     return folder
 
 
