@@ -1,4 +1,4 @@
-"""A host's clocks. Their offset is fixed for a run or a boot, so that no change of the wall clock stretches time."""
+"""A host's clocks. Their offset is fixed for a run or a boot: later changes of the wall clock change no duration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Anchor:
         return self.utc_ns(monotonic) // 1000
 
     def now_us(self) -> int:
-        """Return the time now in UTC microseconds, whatever happens to the wall clock."""
+        """Return the time now in UTC microseconds. Changes of the wall clock do not affect it."""
         return self.utc_us(monotonic_ns())
 
 

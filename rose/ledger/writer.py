@@ -110,7 +110,7 @@ class LedgerWriter:
 
     @property
     def dropped(self) -> int:
-        """Return how many events a full queue merged or only counted."""
+        """Return how many events came to a full queue, which merged or only counted them."""
         return self._dropped
 
     @property
@@ -360,7 +360,7 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Sum energies, and average power and busy share over time. If a reading lacks one, the merged value is unknown."""
+    """Add energies, and take the mean of power and busy share over time. A value that a reading lacks is unknown."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

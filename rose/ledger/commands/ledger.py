@@ -122,7 +122,7 @@ def endorse(
         bool, typer.Option("--may-endorse", help="Let the key endorse keys of all writers from now on.")
     ] = False,
 ) -> None:
-    """Endorse a key, with a signature by this user's key. The endorsed key may then sign for its writers."""
+    """Endorse a key by a signature with this user's key. Writers may then sign with the endorsed key."""
     with common.clear_errors():
         from rose.ledger.files import registry
         from rose.ledger.files.keys import load
@@ -142,7 +142,7 @@ def receipt(
     ] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Write a signed receipt of every writer's newest link. Keep it elsewhere: it shows later changes."""
+    """Write a signed receipt of all events so far. Kept elsewhere, the receipt shows if they are changed later."""
     with common.clear_errors():
         from rose.ledger.access import logged
         from rose.ledger.evidence import receipt as receipts
@@ -161,7 +161,7 @@ def receipt(
         return
     echo(f"{path}: {len(taken.writers)} writers, {taken.events:,} events of ledger {taken.ledger}")
     echo(f"signed by {taken.key}; SHA-256 of the file {sha256}")
-    echo("Keep it in a place that people who can write to the ledger cannot change.")
+    echo("Keep the file where people who may write to the ledger cannot change it.")
 
 
 @ledger_app.command()

@@ -1,4 +1,4 @@
-"""A receipt: the newest link of each writer's chain, signed. Kept elsewhere, it shows a later change of the ledger."""
+"""A receipt is a signed list of the newest link of each chain. Kept elsewhere, it reveals changes of old events."""
 
 import hashlib
 import json
@@ -147,6 +147,6 @@ def check_place(path: Path) -> None:
         if (folder / layout.MARKER).exists():
             raise LedgerError(f"{place} lies in the ledger {folder}; keep receipts outside it. Name another place")
     if path.exists() or path.is_symlink():
-        raise LedgerError(f"{path} exists; name a new file: a receipt that was kept may still be needed")
+        raise LedgerError(f"{path} exists; name a new file, because an old receipt may still be needed")
     if not path.parent.is_dir():
         raise LedgerError(f"{path}: there is no folder {path.parent}; make it first")

@@ -64,7 +64,7 @@ def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
-    """Return events as a table with seqs from `first_seq`. An event without a run, or fleet's run, gets `run_id`."""
+    """Return events as a table with seqs from `first_seq`. `run_id` replaces a missing run or fleet's run."""
     rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
     seqs_by_kind: dict[str, list[int]] = {}
     for seq, (kind, values) in enumerate(batch, start=first_seq):
