@@ -305,7 +305,7 @@ def why(error: Exception) -> str:
 
 
 def problems(ledger: Ledger) -> list[str]:
-    """Return the problems of new or changed files. Verifies at most once every CHECKED_S. Raises LedgerError."""
+    """Return the problems of new or changed files. Verifies at most every CHECKED_S seconds. Raises LedgerError."""
     return _problems(ledger, mark(ledger))
 
 

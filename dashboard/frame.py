@@ -32,7 +32,7 @@ _PROBLEMS_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """The outcome of verification. If verification itself failed, `problems` is None, and `why` says why."""
+    """The outcome of verification. If verification itself failed, `problems` is None, and `why` has the reason."""
 
     until: datetime | None
     problems: tuple[str, ...] | None

@@ -23,7 +23,7 @@ class SecretError(UserError, ValueError):
 
 
 def check_token(token: str, name: str = "the token") -> str:
-    """Return `token`. Raises SecretError if it is easy to guess; the message calls it `name`."""
+    """Return `token`. Raises SecretError if it is easy to guess. The message uses `name` for the token."""
     if len(token) < TOKEN_CHARACTERS_MIN:
         raise SecretError(f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}: {_REMEDY}")
     if len(set(token)) < _DIFFERENT_MIN or any(char.isspace() for char in token):

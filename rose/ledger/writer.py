@@ -120,7 +120,7 @@ class LedgerWriter:
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
         """Append an event and return its seq, or None if a full queue merged or only counted it.
 
-        With `durable`, the event is on disk when this returns (None: the kind decides). Raises LedgerError. A refused
+        With `durable` (None: the kind decides), the event is on disk when this returns. Raises LedgerError. A refused
         event stays in the queue, so retry only with the same event_id."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable

@@ -21,7 +21,7 @@ _SOUND = "The ledger is sound."
 _NOT_CHECKED = 3  # Exit code of a verification that found nothing wrong and could not check everything.
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
 
-ledger_app = typer.Typer(help="Verify a ledger, and prove it to others.", no_args_is_help=True)
+ledger_app = typer.Typer(help="Verify a ledger, and prove to others that it is sound.", no_args_is_help=True)
 
 
 @ledger_app.command()
@@ -34,7 +34,7 @@ def verify(
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Check every byte, the chain of segments, every seq and the views. List the writers, and the keys that sign.
+    """Check every byte, the chain of segments, all sequence numbers and the views. List the writers and their keys.
 
     Exit code 0: the ledger is sound. 1: something is wrong. 2: nothing could be verified. 3: nothing is wrong, but this
     version cannot read some structure and did not check it.

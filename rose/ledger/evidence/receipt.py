@@ -77,7 +77,7 @@ def canonical(document: Any) -> bytes:
 
 
 def take(ledger: Ledger) -> Receipt:
-    """Return a receipt of the ledger as it is now, signed with this user's key. Raises LedgerError without a key."""
+    """Return a receipt of all events so far, signed with this user's key. Raises LedgerError without a key."""
     key = keys.load_or_make()
     if key is None:
         raise LedgerError(f"there is no key to sign a receipt: set {keys.VARIABLE}, or give this user a home folder")

@@ -270,7 +270,7 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
 
 @functools.cache
 def _template() -> bytes:
-    """Return a catalog of an empty ledger. It is kept on disk, because creating the views takes most of the time."""
+    """Return a catalog of an empty ledger. It is kept on disk, because creating the views is slow."""
     code = [duckdb.__version__, STORAGE_VERSION, Path(__file__).read_text()]
     texts = [*code, *sources.of_nothing().values(), *_bodies().values(), *(sql.view(view) for view in VIEWS)]
     return kept("catalog.duckdb", __file__, "\n".join(texts), lambda: _made(_fill_template))

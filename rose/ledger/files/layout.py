@@ -189,7 +189,7 @@ def manifest_span(name: str) -> tuple[int, int] | None:
 
 
 def epochs(root: Path, writer: str) -> list[int]:
-    """Return the live epochs of `writer`, in order. The last one is still written."""
+    """Return the live epochs of `writer`, in order. The last one still gets segments."""
     return sorted(int(name) for name in names(root / "live" / writer) if is_number(name))
 
 

@@ -21,7 +21,7 @@ _TAG = "rose writer 1"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`writer` signs with `key`, endorsed by the key `by`. Without `key`, the line says only that `writer` wrote here."""
+    """`writer` signs with `key`, endorsed by the key `by`. Without `key`, the line only registers `writer`."""
 
     writer: str
     previous_sha256: str

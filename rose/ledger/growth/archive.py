@@ -106,7 +106,7 @@ class Restored:
 
 
 def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
-    """Copy compacted parts older than `older_than_days` to the URL `to`, and compare the copies. Raises LedgerError.
+    """Copy compacted parts older than `older_than_days` to the URL `to`, and check the copies. Raises LedgerError.
 
     With `delete`, a part that is in a roll-up then leaves the ledger. Its file is removed after `grace_s` seconds."""
     if older_than_days < 0:

@@ -141,7 +141,7 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many of the newest files of ids to merge. The number of files grows as the logarithm of the ids."""
+    """Return how many of the newest files of ids to merge, so that their number grows with the logarithm of the ids."""
     count, merged = 0, new
     if not new:
         return count

@@ -74,7 +74,7 @@ class Last:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The settings of the jobs. A job without settings is left out."""
+    """The settings of the jobs. The archive job runs only if `archive_to` and `archive_after_days` are set."""
 
     compact_every_s: float = 300.0
     roll_up_every_s: float = 300.0
