@@ -1,4 +1,4 @@
-"""The data of the screens, cached until the ledger gains an event. Open connections never outlive a query."""
+"""The data of the screens, cached until the ledger gains an event. Each query opens its own connection."""
 
 import os
 import threading
@@ -144,7 +144,7 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """The charges of a period. In `frame`, `amount_nano` is in the chosen view, and `rollout` is Boolean."""
+    """The charges of a period. In `frame`, `amount_nano` is of the chosen view, and `rollout` marks rollout work."""
 
     period: Period
     frame: pl.DataFrame
@@ -232,7 +232,7 @@ def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], ma
 
 
 def named_rows(ledger: Ledger, query: str, columns: str = "", **variables: object) -> pl.DataFrame:
-    """Return up to ROWS_MAX rows of a named query, with `_ns` converted to days, h, s or ms. Raises UserError."""
+    """Return up to ROWS_MAX rows of a named query. Columns `..._ns` become days, h, s or ms. Raises UserError."""
 
     def read() -> pl.DataFrame:
         text = {name: str(value) for name, value in variables.items() if value is not None}
@@ -305,7 +305,7 @@ def why(error: Exception) -> str:
 
 
 def problems(ledger: Ledger) -> list[str]:
-    """Return the problems of new or changed files. Verifies at most once every CHECKED_S. Raises LedgerError."""
+    """Return the problems of new or changed files. Verifies at most every CHECKED_S seconds. Raises LedgerError."""
     return _problems(ledger, mark(ledger))
 
 
@@ -339,7 +339,7 @@ def book_key(book: PriceBook) -> tuple[str, str]:
 
 
 def of_run(ledger: Ledger, run: Run, make: Callable[[PricedRun], T]) -> tuple[T, Stamp]:
-    """Return what `make`, a module-level function, returns for the priced run, with its stamp. Raises UserError."""
+    """Return `make(priced run)` and its stamp. The cache key has the name of the function `make`. Raises UserError."""
     book = price_book(ledger, run)
 
     def build() -> tuple[T, Stamp]:
@@ -378,7 +378,7 @@ def bill(scope: Scope) -> Bill:
 
 
 def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
-    """Return the charges for `part` of a bill, in the chosen view and for the chosen team."""
+    """Return a bill's charges in the period `part`, in the chosen view and for the chosen team."""
     if chosen.view == FULLY_LOADED:
         key = replace(scope, period=billed.period).key
         frame = kept(lambda: charges.fully_load(billed.frame), scope.ledger, "loaded", *key)
@@ -392,7 +392,7 @@ def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
 
 
 def bill_with_history(scope: Scope) -> Bill:
-    """Return the bill of a period, including the period before if it can be priced."""
+    """Return the bill of the period and the one before, or of the period alone if the other cannot be priced."""
     try:
         return bill(replace(scope, period=Period(period_before(scope.period).from_ns, scope.period.to_ns)))
     except UserError:
@@ -400,7 +400,7 @@ def bill_with_history(scope: Scope) -> Bill:
 
 
 def promise(requests: pl.DataFrame) -> Promise:
-    """Return serving's promise. `requests` has the columns `requests` and `kept` (requests within both budgets)."""
+    """Return the late requests and the target. `requests` has columns `requests` and `kept` (within both budgets)."""
     count = int(requests["requests"].sum())
     return Promise(late=count - int(requests["kept"].sum()), requests=count, target=SERVING_TARGET)
 
@@ -415,7 +415,7 @@ def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
 
 
 def serving_time(scope: Scope) -> dict[str, int] | None:
-    """Return `delayed_ns` and `withheld_idle_ns`, or None after archiving."""
+    """Return `delayed_ns` and `withheld_idle_ns` of the period, or None if events since its start were archived."""
     try:
         refuse_archived_since(scope.ledger, scope.period.from_ns)
     except PricingError:

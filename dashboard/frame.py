@@ -32,7 +32,7 @@ _PROBLEMS_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """The outcome of verification. If verification itself failed, `problems` is None, and `why` says why."""
+    """The outcome of verification. If verification itself failed, `problems` is None, and `why` has the reason."""
 
     until: datetime | None
     problems: tuple[str, ...] | None
@@ -52,8 +52,7 @@ class Trust:
 def page(
     title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, judged: bool = False
 ) -> None:
-    """Draw a page about one run. The default is the newest fleet's run or, if `judged` is set, the
-    newest run with judged answers."""
+    """Draw a page about one run. Default: the newest fleet's run, or with `judged` the newest with judged answers."""
 
     def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
@@ -168,7 +167,7 @@ def _status(run: Run) -> None:
     name = f"**{escape.markdown(run.name)}** ({escape.markdown(run.run_id)})"
     last = words.when(run.last_event_at)
     if run.status == "running" and not run.going_on:
-        st.markdown(f"Run {name}: the ledger has no event since **{last}**, and no end of the run.")
+        st.markdown(f"Run {name}: no event since **{last}**, and no event says that the run ended.")
         expires = "" if run.expires_s is None else f": it expires after {words.duration(run.expires_s)} of silence"
         st.warning(f"The run has probably stopped{expires}. Figures are as of its last event.")
     elif run.status == "running":
@@ -223,7 +222,7 @@ def charged(ledger: Ledger) -> tuple[Period, str] | None:
 
 
 def verdict(good: bool | None, text: str, *, over: bool = False) -> None:
-    """Show a verdict in green, red, or amber if it is unknown. With `over`, the run ended: the colour is grey."""
+    """Show a verdict: green if good, red if not, amber if unknown. With `over`, the run has ended: grey."""
     if over:
         with st.container(border=True):
             st.markdown(f":gray-badge[over] {text}")

@@ -75,7 +75,7 @@ class Login(BaseModel):
         return self
 
     def name_of(self, claims: Mapping[str, object]) -> str | None:
-        """Return a person's name, or None without access. Only verified addresses and this client's tokens count."""
+        """Return a person's name, or None without access. Unverified addresses and tokens of other clients are void."""
         audience = claims.get("aud")
         if self.auth.client_id not in (audience if isinstance(audience, list) else [audience]):
             return None

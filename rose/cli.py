@@ -222,7 +222,7 @@ def doctor(
 
 @app.command(rich_help_panel=_FLEET)
 def accept(
-    quick: Annotated[bool, typer.Option("--quick", help="Run shorter stages without claims about tails.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Shorten stages; claim nothing about tail latency.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(help="Run only this stage; repeat the option for more.", metavar="STAGE")
     ] = None,

@@ -1,4 +1,4 @@
-"""A host's clocks. Their offset is fixed for a run or a boot, so that no change of the wall clock stretches time."""
+"""A host's clocks. Their offset is fixed for a run or a boot: later changes of the wall clock change no duration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def utc_us() -> int:
 
 
 def both_ns() -> tuple[int, int]:
-    """Return monotonic and UTC nanoseconds of one moment: the closest pair of five pairs of readings."""
+    """Return monotonic and UTC nanoseconds of one moment, from the closest of five pairs of readings."""
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
     before, utc, after = min(readings, key=lambda reading: reading[2] - reading[0])
     return (before + after) // 2, utc
@@ -22,7 +22,7 @@ def both_ns() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The offset from this boot's monotonic clock to UTC, in nanoseconds."""
+    """UTC minus the monotonic clock of this boot, in nanoseconds."""
 
     utc_minus_monotonic_ns: int
 
@@ -38,7 +38,7 @@ class Anchor:
         return self.utc_ns(monotonic) // 1000
 
     def now_us(self) -> int:
-        """Return the time now in UTC microseconds, whatever happens to the wall clock."""
+        """Return the time now in UTC microseconds. Changes of the wall clock do not affect it."""
         return self.utc_us(monotonic_ns())
 
 

@@ -35,7 +35,7 @@ def did_you_mean(value: str, names: Collection[str]) -> str:
 
 
 class NotInstalledError(UserError):
-    """A package of an extra is not installed. The message names both."""
+    """A package of a pip extra is not installed. The message names the package and the extra."""
 
 
 def extra_of(module: str) -> str | None:
@@ -43,7 +43,7 @@ def extra_of(module: str) -> str | None:
 
 
 def not_installed(error: ModuleNotFoundError) -> NotInstalledError | None:
-    """Return an error that names the missing extra, from the first ROSE module in the traceback."""
+    """Return an error that names the missing extra: that of the first ROSE module in the traceback. None: no extra."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     if (extra := next(filter(None, map(extra_of, modules)), None)) is None:
         return None

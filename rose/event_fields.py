@@ -1,4 +1,4 @@
-"""The limits of event fields. An instant plus some durations, or 255 amounts together, fit into 64 bits."""
+"""The limits of event fields. A sum of 255 amounts, or of an instant and some durations, fits into 64 bits."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -26,7 +26,7 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition `holds` in Python, NumPy and, with `=` for `==`, SQL. An error says what the field must be."""
+    """The condition `holds` is valid Python and NumPy (SQL: `=` for `==`). `wanted` says what `field` must be."""
 
     field: str
     holds: str

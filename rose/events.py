@@ -83,7 +83,7 @@ class Run(Event):
 
 @_kind("device", durable=True, needs=("device_id",))
 class Device(Event):
-    """A device joined or left the fleet. In between, it is provisioned, and its pool and class stay the same."""
+    """A device joined or left the fleet. Until it leaves, it is provisioned, and its pool and class do not change."""
 
     action: Literal["joined", "left"]
     t_ns: InstantNs
@@ -97,7 +97,7 @@ class Device(Event):
 
 @_kind("engine", durable=True)
 class Engine(Event):
-    """A change in an engine's life. The mechanisms say how memory and compute are shared."""
+    """A change in an engine's life. The two `..._mechanism` fields say how it shares memory and compute."""
 
     #: `attached`, `detached`: a foreign engine joined or left the page of the device. `refused`: that engine cannot
     #: share. `activated`, `deactivated`: `moved_bytes` of memory came to a rollout engine, or left it.
@@ -153,7 +153,7 @@ class Preemption(Event):
 
 @_kind("hold")
 class Hold(Event):
-    """Rollouts with work did not get the device, `count` times within a second. A hold without a lease counts once."""
+    """Rollouts with work did not get the device, `count` times within a second. Without a lease, `count` is 1."""
 
     reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
     step: Count | None = None
@@ -254,7 +254,7 @@ class Trajectory(Event):
 
 @_kind("verdict")
 class Verdict(Event):
-    """A verifier's verdict. `correct` is the ground truth of an audit, or None."""
+    """A verifier's verdict. `correct` is the true verdict if an audit found it, else None."""
 
     group_id: Id
     step: Count
@@ -388,7 +388,7 @@ class ScaleDown(Event):
 
 @_kind("clock", needs=("device_id",))
 class Clock(Event):
-    """A host's clocks against the controller's. `offset_ns` is too low by the quickest message's delay."""
+    """A host's clocks against the controller's. `offset_ns` is too low by the delay of the quickest message."""
 
     #: `heard`: first contact; `set`: changed wall clock; `moved`: drift, at most once a minute.
     action: Literal["heard", "set", "moved"]
@@ -401,7 +401,7 @@ class Clock(Event):
 
 @_kind("ledger", durable=True)
 class LedgerAction(Event):
-    """An action of the ledger on itself, such as a compaction or a job."""
+    """An action on the ledger itself, such as a compaction or a job."""
 
     action: str
     detail_json: str | None = None

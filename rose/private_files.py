@@ -23,7 +23,7 @@ class SecretError(UserError, ValueError):
 
 
 def check_token(token: str, name: str = "the token") -> str:
-    """Return `token`. Raises SecretError if it is easy to guess; the message calls it `name`."""
+    """Return `token`. Raises SecretError if it is easy to guess. The message uses `name` for the token."""
     if len(token) < TOKEN_CHARACTERS_MIN:
         raise SecretError(f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}: {_REMEDY}")
     if len(set(token)) < _DIFFERENT_MIN or any(char.isspace() for char in token):
@@ -43,13 +43,13 @@ def write(path: Path, text: str) -> None:
 
 
 def create(path: Path) -> None:
-    """Make an empty private file, or close an existing file to others. Raises OSError."""
+    """Make an empty private file, or make an existing file private. Raises OSError."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w") as file:
         os.fchmod(file.fileno(), 0o600)
 
 
 def open_to_others(path: Path) -> str | None:
-    """Return a text about a file's mode, and what to do, if others may use the file, else None. Raises OSError."""
+    """Return None for a private file, else a text about the file's mode and what to do. Raises OSError."""
     mode = path.stat().st_mode
     if not mode & 0o077:
         return None
@@ -61,7 +61,7 @@ class NotPrivateError(OSError):
 
 
 def make(path: Path) -> Path:
-    """Make a private folder, or close one that others may only read. Raises NotPrivateError or OSError."""
+    """Make a private folder, or make a folder private that others may only read. Raises NotPrivateError or OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
@@ -73,7 +73,7 @@ def make(path: Path) -> Path:
 
 
 def make_linked(link: Path, home: Path, prefix: str) -> Path:
-    """Return the private folder to which `link` leads. A new one in `home` has a secret name. Raises OSError."""
+    """Return the private folder to which `link` leads, or a new one in `home` with a random name. Raises OSError."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)
@@ -89,7 +89,7 @@ def make_linked(link: Path, home: Path, prefix: str) -> Path:
 
 
 def is_private(folder: Path, users: Collection[int] = ()) -> bool:
-    """Return whether a folder belongs to this user or one of `users`, and is closed to others."""
+    """Return whether a folder belongs to this user or one of `users`, and lets no other user in."""
     try:
         os.close(_open(folder, os.O_RDONLY | os.O_DIRECTORY, users))
     except OSError:
@@ -132,7 +132,7 @@ def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to
     if stat.S_ISDIR(status.st_mode):
         return
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise NotPrivateError(f"{path} is not a regular file with one name: remove it")
+        raise NotPrivateError(f"{path} is not a regular file, or has a second hard link: remove it")
 
 
 class TemporaryFolder:

@@ -62,7 +62,7 @@ def echo_error(message: object) -> None:
 
 @contextmanager
 def user_errors(interrupted: str = "stopped") -> Iterator[None]:
-    """Print a UserError or a missing extra of the block, and exit with its exit code. After Ctrl-C, exit with 130."""
+    """Print a UserError or missing extra of the block, and exit with the error's code. After Ctrl-C, exit with 130."""
     try:
         try:
             yield

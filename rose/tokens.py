@@ -1,4 +1,4 @@
-"""The named tokens of a controller. Their file has only SHA-256 hashes of 32 random bytes."""
+"""The named tokens of a controller. A token is 32 random bytes; the file has only its SHA-256."""
 
 import fcntl
 import hashlib
@@ -31,7 +31,7 @@ class TokenError(UserError):
 
 
 class UnknownTokenError(UserError):
-    """A request's token is not valid. `who` names an expired token."""
+    """A request's token is not valid. `who` is the name of the token if it expired, else None."""
 
     def __init__(self, text: str, who: str | None = None) -> None:
         super().__init__(text)

@@ -135,7 +135,7 @@ def test_a_file_is_made_once_and_opened_by_its_one_name(tmp_path):
             file.write("a")
     assert (path.read_text(), mode(path)) == ("aa", 0o600)
     (tmp_path / "other").hardlink_to(path)
-    with pytest.raises(NotPrivateError, match="not a regular file with one name"):
+    with pytest.raises(NotPrivateError, match="not a regular file, or has a second hard link"):
         private_files.open_file(path)
 
 

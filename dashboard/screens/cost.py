@@ -50,7 +50,7 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     if by == "bucket" and "idle" in spent["bucket"]:
         times = data.serving_time(scope)
         if times is not None and times["withheld_idle_ns"]:
-            st.caption(f"{words.withheld(times['withheld_idle_ns'])} Whole fleet.")
+            st.caption(f"{words.withheld(times['withheld_idle_ns'])} This time is of the whole fleet.")
     if chosen.lease is not None:
         _lease(ledger, spent, billed, chosen.lease)
     _take(spent, billed)

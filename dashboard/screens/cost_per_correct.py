@@ -1,4 +1,4 @@
-"""The page about the policy's learning and the cost of a correct answer."""
+"""Whether the policy learned, and the cost of a correct answer."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Serving's safety, the use of every device, and reasons for refusing leases."""
+"""Whether serving is safe, how each device is used, and why leases were refused."""
 
 from fractions import Fraction
 
@@ -80,10 +80,11 @@ def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
         means = (float(beside[name].sum()) / beside.height for name in ("beside_share", "slowed_share"))
         share, slowed = map(Fraction, means)
         st.info(
-            f"Beside live requests, rollouts had {words.percent(share)} of the serving devices that lend in this way "
-            f"({beside.height:,}), and serving's steps took {words.percent(slowed)} longer (mean of the newest slices)."
+            f"Where rollouts ran beside live requests (serving devices: {beside.height:,}), rollouts had "
+            f"{words.percent(share)} of the device, and serving's steps took {words.percent(slowed)} longer "
+            "(mean of the newest slices)."
         )
-    st.caption(f"By the newest slice of each device, {run.provenances[0]}. Source: `device_slice`, `device`.")
+    st.caption(f"Counted by the newest slice of each device, {run.provenances[0]}. Source: `device_slice`, `device`.")
 
 
 def _timeline(ledger: Ledger, run: Run, window: Window) -> pl.DataFrame:

@@ -276,7 +276,7 @@ def _drivers(shown: _Content) -> None:
         return
     st.header("What drove the change?")
     if shown.chosen.view != link.AMORTIZED:
-        st.info("The parts of a change are amortized: choose the amortized view.")
+        st.info("Only the amortized cost is split into effects: choose the amortized view.")
         return
     change = data.changed(shown.scope, shown.bill, shown.before, shown.now, shown.chosen)
     before, now = (words.period(part.period) for part in (shown.before, shown.now))
@@ -286,14 +286,14 @@ def _drivers(shown: _Content) -> None:
     escape.chart(chart, about="Cost of the period before, its changes, and now")
     st.caption(
         f"All chosen charges, rollouts and all else, amortized, {shown.bill.provenance}. The steps sum to the change. "
-        "`rose changes` divides it by team, run or device."
+        "`rose changes` splits it by team, run or device."
     )
     with st.expander("By team"):
         frame.pricing_table(changes.table(change), f"charges, amortized, {shown.bill.provenance}")
 
 
 def steps(change: Changes, before: str, now: str) -> list[tuple[str, int, bool]]:
-    """Return a waterfall chart's steps: cost before, visible effects, smaller effects, and cost now."""
+    """Return a waterfall chart's steps: cost before, large effects, the sum of the smaller ones, and cost now."""
     total = change.total
     least = max(abs(total.before_nano), abs(total.cost_nano)) * _SEEN_SHARE
     large = [name for name in EFFECTS if abs(total.effects[name]) >= least]

@@ -59,8 +59,8 @@ def _harm(ledger: Ledger, fleet: str, provenance: str) -> None:
             "the fleet file."
         )
     st.caption(
-        f"{measured.withheld:,} of {measured.windows:,} windows were withheld at random, {provenance}, the "
-        "whole run. Source: `holdout`, `request`, `lease`. The page Borrowing shows the harm as money."
+        f"{measured.withheld:,} of {measured.windows:,} windows were withheld at random in the whole run, "
+        f"{provenance}. Source: `holdout`, `request`, `lease`. The page Borrowing shows the harm as money."
     )
 
 

@@ -1,4 +1,4 @@
-"""The access log: an event for each read of a ledger. If it fails, `logged` only says so; `AccessLog` refuses reads."""
+"""The access log has an event for each read of a ledger. If writing fails, `logged` warns; `AccessLog` raises."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_PEERS = "(other peers)"
 def logged(
     ledger: Ledger, action: Literal["export", "verify", "report", "receipt"], text: str, *, who: str | None = None
 ) -> Iterator[None]:
-    """Log that `who` (None: this user) reads the ledger in the `with` block, if VARIABLE is `exports`."""
+    """Log the `with` block as a read by `who` (None: this user), if the variable ROSE_LOG_ACCESS is `exports`."""
     began_ns, outcome = time.monotonic_ns(), "ok"
     try:
         yield
@@ -70,7 +70,7 @@ def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
 
 
 class AccessLog:
-    """A thread-safe log of Access events, written by the writer that `writer()` returns."""
+    """A thread-safe log of Access events. Each write calls `writer` to get the ledger's writer."""
 
     def __init__(self, writer: Callable[[], LedgerWriter]) -> None:
         self._writer = writer
@@ -85,11 +85,11 @@ class AccessLog:
             raise LedgerError(failure)
 
     def write(self, event: Access) -> None:
-        """Write `event`. Raises LedgerError if that fails; the answer must then not go out."""
+        """Write `event`. Raises LedgerError if this fails; the caller must then not send its answer."""
         self._writer().record(event)
 
     def count(self, event: Access) -> None:
-        """Count `event`. The count is written within COUNTED_S seconds, or when the disk accepts it again."""
+        """Count `event`. Similar events become one with a count, after COUNTED_S seconds or when writing works."""
         host = event.peer and (event.peer.rpartition(":")[0] or event.peer)
         key = (event.who, host, event.action)
         with self._mutex:

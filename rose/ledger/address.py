@@ -1,4 +1,4 @@
-"""Safe access to a server: loopback addresses, and requests that a web page may send."""
+"""Protects a server: without a token it serves only this machine, and it refuses writes by foreign web pages."""
 
 import ipaddress
 import re
@@ -21,7 +21,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_guarded(host: str, token: str | None, ways: str) -> None:
-    """Raise OpenAddressError if other machines reach `host` without a token, or SecretError for a short token."""
+    """Raise OpenAddressError if others can reach `host` without a token, or SecretError if `token` is easy to guess."""
     if token is not None:
         check_token(token)
     elif not is_loopback(host):
@@ -29,7 +29,7 @@ def check_guarded(host: str, token: str | None, ways: str) -> None:
 
 
 def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | None:
-    """Return why a request with these headers is refused, or None. A token suffices: web pages cannot know it."""
+    """Return why these headers are refused, or None. `has_token`: the server asks for a token, which web pages lack."""
     if not has_token:
         parts = _HOST.fullmatch(host)
         if parts is None or not is_loopback(parts["name"].strip("[]").lower()):

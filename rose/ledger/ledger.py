@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read
 
 
 class Ledger:
-    """A ledger's folder, and what this process found in its files. `allow_unverified`: mark figures, do not refuse."""
+    """A ledger's folder and the findings in its files. `allow_unverified`: doubtful figures are marked, not refused."""
 
     def __init__(self, folder: Path | str, *, allow_unverified: bool = False) -> None:
         self.folder = layout.check(folder)
@@ -61,7 +61,7 @@ class Ledger:
 
     @property
     def coverage(self) -> Coverage | None:
-        """Return how far the newest daily sums reach, or None without any. Raises LedgerError if they are damaged."""
+        """Return how far the newest daily sums reach, or None if there are none. Raises LedgerError if damaged."""
         from rose.ledger.files import rolled
 
         return rolled.newest(self.folder)
@@ -89,7 +89,7 @@ class Ledger:
         return layout.locked(self.folder / "locks" / f".{name}.lock")  # No writer's name begins with a dot.
 
     def record_in_books(self, action: str, detail: Mapping[str, Any], at_us: int, event_id: str | None = None) -> None:
-        """Write an event of the books, on disk when this returns. The caller must hold the lock `closing`."""
+        """Write an event of price books, budgets or closes to disk. The caller must hold the lock named "closing"."""
         from rose.events import LedgerAction
         from rose.ledger.writer import LedgerWriter
 

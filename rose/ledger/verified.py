@@ -1,10 +1,10 @@
 """The last verification of a ledger: its outcome, and its findings for the next one.
 
-verified/state.json      when it was, who ran it, up to which segment of each writer, and the problems
+verified/state.json      its time and user, the newest segment of each writer, and the number of problems
 verified/files.json      the findings on each file, and the size, inode and times that the file had then
 
-Others may write these files, so a full verification only requires that the segments in state.json exist. An incremental
-one takes a file as unchanged if its size, inode and times are the same."""
+Others may write these files. So a full verification uses them only to require that the segments in state.json exist. An
+incremental verification takes a file as unchanged if its size, inode and times are the same."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Report:
 
 
 def verify(root: Path, seen: Seen, marks: Mapping[str, Sequence[int]]) -> Report:
-    """Check every byte at first, later only new and changed files. The report has the links at the seqs in `marks`."""
+    """Check every byte, or only new and changed files if `seen` has findings. The report has the links at `marks`."""
     layout.check(root)  # It may be gone since it was opened.
     began_us = utc_us()
     with seen.lock:
@@ -182,7 +182,7 @@ def _sums(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
 def _verify_writer(
     root: Path, seen: Seen, expected: Expected, records: Records, marks: Mapping[str, Sequence[int]], writer: str
 ) -> tuple[WriterReport, str]:
-    """Return a writer's report and its newest segment, read again if parts moved meanwhile."""
+    """Return a writer's report and its newest segment. Check again if parts were merged or archived meanwhile."""
     while True:
         before = layout.chain(root, writer)
         chain = Chain(root, writer, records, seen, expected, marks.get(writer, ()))
@@ -216,7 +216,7 @@ def _foreign_names(root: Path) -> Iterator[str]:
 
 
 def _links(root: Path, paths: Iterable[str]) -> Iterator[str]:
-    """Yield each link in the paths that readers use: the file behind it is not part of the ledger."""
+    """Yield a text for each symbolic link in the paths that readers use: its target is not part of the ledger."""
     for path in paths:
         if (root / path).is_symlink():
             yield f"{path}: a link to {(root / path).readlink()}"

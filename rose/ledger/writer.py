@@ -110,7 +110,7 @@ class LedgerWriter:
 
     @property
     def dropped(self) -> int:
-        """Return how many events a full queue merged or only counted."""
+        """Return how many events came to a full queue, which merged or only counted them."""
         return self._dropped
 
     @property
@@ -120,7 +120,7 @@ class LedgerWriter:
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
         """Append an event and return its seq, or None if a full queue merged or only counted it.
 
-        With `durable`, the event is on disk when this returns (None: the kind decides). Raises LedgerError. A refused
+        With `durable` (None: the kind decides), the event is on disk when this returns. Raises LedgerError. A refused
         event stays in the queue, so retry only with the same event_id."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable
@@ -360,7 +360,7 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Sum energies, and average power and busy share over time. If a reading lacks one, the merged value is unknown."""
+    """Add energies, and take the mean of power and busy share over time. A value that a reading lacks is unknown."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

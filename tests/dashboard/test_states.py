@@ -134,11 +134,9 @@ def test_what_is_lent_beside_live_requests_is_said_with_what_it_costs_serving(
     shared = [dataclasses.replace(one, **parts) for one in kit.slices(0) if one.device_id == "s0"]
     app = open_page(kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *shared]), "fleet")
     # Serving had 0.7 s of a second and was delayed by 0.4 s, 0.3 s of it by rollouts' work: it takes 0.6 s alone.
-    assert "30.0% of the serving devices that lend in this way (1), and serving's steps took 66.7% longer" in page_text(
-        app
-    )
+    assert "(serving devices: 1), rollouts had 30.0% of the device, and serving's steps took 66.7%" in page_text(app)
     alone = open_page(kit.write(tmp_path / "other", [kit.started(), *kit.joined(), *kit.slices(0)]), "fleet")
-    assert "Beside live requests" not in page_text(alone)
+    assert "beside live requests" not in page_text(alone)
 
 
 def test_idle_time_that_the_experiment_withheld_is_apart(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:

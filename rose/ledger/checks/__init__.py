@@ -1,1 +1,1 @@
-"""The checks of `verify`: the chain of each writer, and what the ledger's records expect."""
+"""The checks of `verify`: the chain of each writer, and the files that the ledger's own records name."""

@@ -1,4 +1,4 @@
-"""Walks along the segments of one writer, from the first to the newest, wherever their rows are now."""
+"""Walks along the segments of one writer, from the first to the newest. They may be live, merged or archived."""
 
 import functools
 import time

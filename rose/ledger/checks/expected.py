@@ -40,7 +40,7 @@ class Records:
                 self._manifests[self._last] = detail["file"].replace("compacted/", "").replace(".parquet", ".json")
 
     def lack(self, part: Part, manifest_sha256: str) -> str | None:
-        """Return which event is missing that should explain the place of `part`, or None."""
+        """Return a fault if no event of a compaction or archiving explains why `part` is in its place, else None."""
         with self._mutex:
             if (fault := self._lack(part, manifest_sha256)) is not None:
                 self._read()
@@ -133,7 +133,7 @@ def _roll_up_faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str
 
 
 def _unfinished(root: Path) -> set[str]:
-    """Return the SHA-256 of coverage files that a killed roll-up left. The next roll-up makes them again."""
+    """Return the SHA-256 of each coverage file that a killed roll-up left. The next roll-up makes the file again."""
     unfinished = set()
     for path in (root / rolled.FOLDER).glob(".*.tmp/coverage.json"):
         try:

@@ -77,7 +77,7 @@ def until_signal() -> threading.Event:
 
 
 def read_token(file: Path | None, variable: str) -> str | None:
-    """Return the token in `file`, or without a file the token in the environment variable, or None."""
+    """Return the token in `file`. Without `file`, return the one in the environment variable `variable`, or None."""
     if file is None:
         return os.environ.get(variable) or None
     try:

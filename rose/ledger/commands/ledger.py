@@ -21,7 +21,7 @@ _SOUND = "The ledger is sound."
 _NOT_CHECKED = 3  # Exit code of a verification that found nothing wrong and could not check everything.
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
 
-ledger_app = typer.Typer(help="Verify a ledger, and prove it to others.", no_args_is_help=True)
+ledger_app = typer.Typer(help="Verify a ledger, and prove to others that it is sound.", no_args_is_help=True)
 
 
 @ledger_app.command()
@@ -34,7 +34,7 @@ def verify(
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Check every byte, the chain of segments, every seq and the views. List the writers, and the keys that sign.
+    """Check every byte, the chain of segments, all sequence numbers and the views. List the writers and their keys.
 
     Exit code 0: the ledger is sound. 1: something is wrong. 2: nothing could be verified. 3: nothing is wrong, but this
     version cannot read some structure and did not check it.
@@ -122,7 +122,7 @@ def endorse(
         bool, typer.Option("--may-endorse", help="Let the key endorse keys of all writers from now on.")
     ] = False,
 ) -> None:
-    """Endorse a key, with a signature by this user's key. The endorsed key may then sign for its writers."""
+    """Endorse a key by a signature with this user's key. Writers may then sign with the endorsed key."""
     with common.clear_errors():
         from rose.ledger.files import registry
         from rose.ledger.files.keys import load
@@ -142,7 +142,7 @@ def receipt(
     ] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Write a signed receipt of every writer's newest link. Keep it elsewhere: it shows later changes."""
+    """Write a signed receipt of all events so far. Kept elsewhere, the receipt shows if they are changed later."""
     with common.clear_errors():
         from rose.ledger.access import logged
         from rose.ledger.evidence import receipt as receipts
@@ -161,7 +161,7 @@ def receipt(
         return
     echo(f"{path}: {len(taken.writers)} writers, {taken.events:,} events of ledger {taken.ledger}")
     echo(f"signed by {taken.key}; SHA-256 of the file {sha256}")
-    echo("Keep it in a place that people who can write to the ledger cannot change.")
+    echo("Keep the file where people who may write to the ledger cannot change it.")
 
 
 @ledger_app.command()

@@ -16,7 +16,7 @@ token_app = typer.Typer(help="Make, list and end the named tokens of a controlle
 TokensOption = Annotated[
     Path, typer.Option("--tokens", envvar="ROSE_TOKENS", help="File of the tokens: `gateway.tokens` of the fleet file.")
 ]
-NameArgument = Annotated[str, typer.Argument(help="Name of the token, such as that of its holder.")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the token, such as its holder's name.")]
 
 
 @token_app.command()

@@ -1,4 +1,4 @@
-"""Checks that a ledger continues its receipts: its chains pass through the links in them."""
+"""Checks a ledger against earlier receipts: each writer's chain must still contain the links in the receipts."""
 
 import hashlib
 import os
@@ -61,7 +61,7 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
 
 
 def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
-    """Return for each writer the seqs that these receipts name. `verify` must note the links at these seqs."""
+    """Return the seqs, by writer, at which these receipts have links. `verify` needs these seqs as its `marks`."""
     marked: dict[str, set[int]] = {}
     for receipt in named.values():
         for writer, mark in receipt.writers.items():
@@ -95,11 +95,11 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Compare receipts, oldest first, with a report that `verify` made with their `marks`. Raises LedgerError."""
+    """Compare receipts, oldest first, with the report of `verify(marks=marks(named))`. Raises LedgerError."""
     ledger = Ledger(report.root)
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:
-            raise LedgerError(f"{name} is of the ledger {receipt.ledger}, but {ledger.folder} has id {ledger.id!r}")
+            raise LedgerError(f"{name} belongs to ledger {receipt.ledger}, but {ledger.folder} has id {ledger.id!r}")
     done = Continuation(dict(named))
     try:
         content = report.registry

@@ -1,4 +1,4 @@
-"""A receipt: the newest link of each writer's chain, signed. Kept elsewhere, it shows a later change of the ledger."""
+"""A receipt is a signed list of the newest link of each chain. Kept elsewhere, it reveals changes of old events."""
 
 import hashlib
 import json
@@ -77,7 +77,7 @@ def canonical(document: Any) -> bytes:
 
 
 def take(ledger: Ledger) -> Receipt:
-    """Return a receipt of the ledger as it is now, signed with this user's key. Raises LedgerError without a key."""
+    """Return a receipt of all events so far, signed with this user's key. Raises LedgerError without a key."""
     key = keys.load_or_make()
     if key is None:
         raise LedgerError(f"there is no key to sign a receipt: set {keys.VARIABLE}, or give this user a home folder")
@@ -147,6 +147,6 @@ def check_place(path: Path) -> None:
         if (folder / layout.MARKER).exists():
             raise LedgerError(f"{place} lies in the ledger {folder}; keep receipts outside it. Name another place")
     if path.exists() or path.is_symlink():
-        raise LedgerError(f"{path} exists; name a new file: a receipt that was kept may still be needed")
+        raise LedgerError(f"{path} exists; name a new file, because an old receipt may still be needed")
     if not path.parent.is_dir():
         raise LedgerError(f"{path}: there is no folder {path.parent}; make it first")

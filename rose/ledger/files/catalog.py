@@ -1,8 +1,8 @@
-"""The catalog: a DuckDB file with views and no data, so that a reader never meets a writer's lock.
+"""The catalog: a DuckDB file with views and no data. So no reader has to wait for a writer's lock.
 
 All views are in the schema `internal`. The schema `main` shows other clients only the documented views. The sources are
 `stored_event` (all segments), `unrolled_stored_event` (segments that are in no roll-up) and the roll-ups. Any user of
-the folder may replace the file. So `connect` compares all definitions, and rebuilds a catalog that differs."""
+the folder may replace the file. So `connect` checks that every definition is right, or else makes the file again."""
 
 import errno
 import functools
@@ -72,7 +72,7 @@ quoted = sources.quoted
 
 
 def connect(root: Path | str) -> Connection:
-    """Return a connection, in UTC, to the ledger as it is now. Close it before a compaction's grace period ends."""
+    """Return a connection, in UTC, to the ledger as it is now. Close it soon: a later compaction removes files."""
     root = layout.check(root)
     connection = database.empty()
     try:
@@ -121,7 +121,7 @@ def _attach_new(connection: Connection, root: Path) -> None:
     except OSError as error:
         why = "" if refusal is None else f" and cannot be replaced ({refusal.strerror}): {layout.way_out(refusal)}"
         raise LedgerError(
-            f"{root / layout.CATALOG} does not show the ledger as it is now{why}. It cannot be read as it is, either: "
+            f"{root / layout.CATALOG} does not show the ledger as it is now{why}. A temporary catalog failed too: "
             f"{error.strerror}"
         ) from error
 
@@ -167,7 +167,7 @@ def refresh_sound(root: Path) -> None:
 
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
-    """Make the daily views return what a roll-up up to `until` has. Records in the view `retry` do not count."""
+    """Make the daily views return what a roll-up up to `until` would have, without records in the view `retry`."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
@@ -270,7 +270,7 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
 
 @functools.cache
 def _template() -> bytes:
-    """Return a catalog of an empty ledger. It is kept on disk, because creating the views takes most of the time."""
+    """Return a catalog of an empty ledger. It is kept on disk, because creating the views is slow."""
     code = [duckdb.__version__, STORAGE_VERSION, Path(__file__).read_text()]
     texts = [*code, *sources.of_nothing().values(), *_bodies().values(), *(sql.view(view) for view in VIEWS)]
     return kept("catalog.duckdb", __file__, "\n".join(texts), lambda: _made(_fill_template))
@@ -297,7 +297,7 @@ def _fill_template(connection: Connection) -> None:
 
 
 def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
-    """Return the result of `make`. The file `name` beside the module `source` keeps it while `made_of` is the same."""
+    """Return the bytes of `make`. File `name`, beside the bytecode of `source`, caches them until `made_of` changes."""
     path = Path(importlib.util.cache_from_source(source)).with_name(name)
 
     def digest(content: bytes) -> bytes:
@@ -316,7 +316,7 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
 
 
 def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
-    """Return the bytes of a catalog that `fill` made from the bytes `start`. Raises OSError for any error."""
+    """Return the bytes of a catalog: `start` (None: empty), completed by `fill`. Raises OSError for any error."""
     with _building() as path, database.empty() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:

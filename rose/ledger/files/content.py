@@ -1,8 +1,8 @@
 """The signed content of a writer: a digest of its events, independent of Parquet, and the chain of these digests.
 
-The digest is the SHA-256 of a tag, the number of rows, and each column that has a value, sorted by name: its name, its
-type and the number of its values; one bit for each row, unless every row has a value; and the values in the order of
-seq. Numbers take 8 bytes, little endian, and booleans 1. Texts are all lengths in 4 bytes, then all UTF-8 bytes."""
+A digest is the SHA-256 of a tag, the number of rows, and the columns with values, sorted by name. A column consists of
+its name, type and number of values; a bit for each row, unless all rows have values; then the values in the order of
+seq. A number has 8 bytes, little endian, a boolean 1. Texts are all lengths, 4 bytes each, then all UTF-8 bytes."""
 
 import hashlib
 import itertools
@@ -39,7 +39,7 @@ def rows_sha256(table: pa.Table) -> str:
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return a digest of each range of a file's rows, and its unchecked structures. Ranges begin at `first_seqs`."""
+    """Return a digest of each range of rows, and what could not be checked. The ranges begin at `first_seqs`."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = _places(file.metadata)
     unchecked: list[str] = []
@@ -126,7 +126,7 @@ def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts:
 
 
 class _Joined:
-    """A SHA-256 that is updated only once. At each update, a writer's thread would give up the interpreter."""
+    """A SHA-256 that is computed in one call. Each update of hashlib would release Python's global lock (GIL)."""
 
     def __init__(self, content: bytes) -> None:
         self._pieces: list[Any] = [content]
@@ -200,7 +200,7 @@ class _Ranges:
 
 
 def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | None, Any]:
-    """Return the type and values of rows; for texts, their lengths, all bytes, and where each begins."""
+    """Return the type, the values (of texts: the lengths), and for texts all bytes and where each text begins."""
     rows = filled.rows
     if array.type.id not in _TEXTS:
         values = _fixed(array)
@@ -280,7 +280,7 @@ def _check_footer(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray
 
 
 def check_footers(content: bytes) -> list[str]:
-    """Return a Parquet file's unchecked structures. Raises LedgerError if one is wrong, or an error of Arrow."""
+    """Check a Parquet file's footer, and return what could not be checked. Raises LedgerError, or an error of Arrow."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     by_name = _places(file.metadata)
     unchecked = []
@@ -339,7 +339,7 @@ def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
 
 
 def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:
-    """Return whether these may be the bounds of texts from `least` to `most`; None if they are wider than expected."""
+    """Return whether `low` and `high` are bounds of texts from `least` to `most`, or None if they are too wide."""
     if not low <= least or (high < most and not most.startswith(high)):
         return False
     exact_low = low == least or (len(least) > _TEXT_BYTES and bool(low) and least.startswith(low))

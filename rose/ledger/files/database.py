@@ -24,7 +24,7 @@ def connect(
 
 
 def empty() -> duckdb.DuckDBPyConnection:
-    """Return a connection to a reused database in memory. Attach a database only as `ledger`."""
+    """Return a connection to a database in memory, which is reused later. Name any attached database `ledger`."""
     try:
         database = _idle.pop()
     except IndexError:
@@ -37,7 +37,7 @@ def empty() -> duckdb.DuckDBPyConnection:
 
 @contextmanager
 def one_thread(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Let DuckDB use one thread in the block. More would hold rows of many files to keep their order."""
+    """Let DuckDB use one thread in the block. More threads hold many rows in memory, to return them in order."""
     ((threads,),) = connection.execute("SELECT current_setting('threads')").fetchall()
     connection.execute("SET threads = 1")
     try:
@@ -59,7 +59,7 @@ def _take_back(database: duckdb.DuckDBPyConnection, process: int) -> None:
 
 
 def _leave_open(database: duckdb.DuckDBPyConnection) -> None:
-    """Keep a parent process's database open. Closing it would end this process with SIGSEGV."""
+    """In a forked process, never close the parent's database: closing it would end this process with SIGSEGV."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(database))
 
 

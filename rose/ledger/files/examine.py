@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 class Seen:
     """What this process found in each file. A file with the same size, inode and times is not read again.
 
-    So only a full verification finds bytes that decayed. Several threads may use this."""
+    So only a full verification finds bytes that decayed on the disk. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -58,7 +58,7 @@ class Seen:
         return cast(_T, entry[1])
 
     def once(self, path: Path, kind: str, look: Callable[[], _T]) -> _T:
-        """Return the result of `look`. `kind` names all its inputs, including the bytes of the file."""
+        """Return the result of `look`, called once for each `kind`. `kind` must contain the hashes of all inputs."""
         key = (kind, str(path))
         if key not in self.entries:
             self.entries[key] = (), look()
@@ -117,7 +117,7 @@ def segment(content: bytes, sha256: str) -> Segment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest without its list of segments, which were checked against each other."""
+    """What was found in a manifest. Its list of segments was checked, and is not kept."""
 
     sha256: str
     said: dict[str, Any]
@@ -168,7 +168,7 @@ def links(content: bytes) -> list[Link]:
 
 
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> Iterator[str]:
-    """Yield the faults of a segment after one with `sha256` that ends before `next_seq` (None: unknown)."""
+    """Yield the faults of a segment that must follow one with `sha256` and begin at `next_seq` (None: unknown)."""
     if sha256 is not None and previous_sha256 != sha256:
         yield "it does not follow the segment before it: a segment is missing, foreign or out of order"
     if next_seq is not None and first_seq != next_seq:
@@ -210,7 +210,7 @@ def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool
 
 
 def recorded(root: Path, writer: str, action: str, seen: Seen | None = None) -> list[dict[str, Any]]:
-    """Return the details of a writer's `ledger` events with this action, by seq. Damaged files count as empty."""
+    """Return details of a writer's `ledger` events with this action, sorted by seq. Damaged files count as empty."""
     return [detail for what, detail in all_recorded(root, writer, seen) if what == action]
 
 

@@ -32,7 +32,7 @@ class Key:
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return the key at `path` (None: this user's), made if missing, or None if that fails. Raises LedgerError."""
+    """Return the key in `path` (None: this user's file), or a new one, or None if this fails. Raises LedgerError."""
     path = path or key_path(os.environ)
     if path is None:
         return None
@@ -62,7 +62,7 @@ def key_path(environment: Mapping[str, str]) -> Path | None:
 
 
 def is_public(text: str) -> bool:
-    """Return whether `text` is a public key: 64 hexadecimal digits of a point whose order is not small."""
+    """Return whether `text` is a safe public key: 64 hexadecimal digits, and no point of small order."""
     if re.fullmatch("[0-9a-f]{64}", text) is None:
         return False
     # The highest bit is the sign of x. Values of p or more are taken modulo p.

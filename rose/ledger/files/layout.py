@@ -10,10 +10,10 @@ heads/<writer>.next                      the segment that a writer is about to w
 writers.jsonl                            every writer and its keys; each line has the hash of the line before it
 verified/                                how far the ledger was verified, and what each file held then
 rollup/                                  sums by day, made from the events, and the ids of these events
-pricing.duckdb                           sums that pricing keeps; can be removed at any time
+pricing.duckdb                           the cache of pricing; can be removed at any time
 closes/                                  charges of closed periods, which never change
 alerts.json                              the alerts that were sent and still apply
-locks/                                   one file for each writer, one for the catalog, one for moving parts
+locks/                                   lock files: one for each writer, the catalog, and changes of parts
 """
 
 import errno
@@ -71,7 +71,7 @@ class LockError(UserError, OSError):
 
 
 class TakenError(Exception):
-    """Another process has a lock. The text is its pid."""
+    """Another process has a lock. The text is the pid of that process."""
 
 
 def create(root: Path | str) -> Path:
@@ -189,7 +189,7 @@ def manifest_span(name: str) -> tuple[int, int] | None:
 
 
 def epochs(root: Path, writer: str) -> list[int]:
-    """Return the live epochs of `writer`, in order. The last one is still written."""
+    """Return the live epochs of `writer`, in order. The last one still gets segments."""
     return sorted(int(name) for name in names(root / "live" / writer) if is_number(name))
 
 
@@ -199,7 +199,7 @@ def writers(root: Path) -> list[str]:
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
-    """Put `content` at `path` atomically, and on disk if `sync`. Raises OSError, also if bytes read back differ."""
+    """Write `path` atomically; `sync` forces it to disk. Raises OSError, with `read_back` also for wrong bytes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
@@ -215,7 +215,7 @@ def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool
 
 
 def create_file(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Put `content` at `path`, on disk when this returns, unless a file is there already. Raises OSError."""
+    """Make the file `path`, on disk when this returns. A file that exists already stays as it is. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -1,7 +1,7 @@
 """The registry `writers.jsonl`: a line for each writer and each key, with the hash of the line before.
 
-The key `by` signs a line, and so endorses that the writer signs with `key`. This counts if `by` is the ledger's first
-key, if a key that may endorse marked it, or if it is itself endorsed for this writer."""
+The key `by` signs a line. This endorses `key` for the writer. The endorsement counts if `by` is the ledger's first key,
+if `by` is endorsed for the writer, or if a key that may endorse marked `by` with `endorses`."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ _TAG = "rose writer 1"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`writer` signs with `key`, which the key `by` endorsed. Without a key: `writer` wrote here."""
+    """`writer` signs with `key`, endorsed by the key `by`. Without `key`, the line only registers `writer`."""
 
     writer: str
     previous_sha256: str
@@ -47,7 +47,7 @@ class Endorsements:
 def endorsements(
     registered: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
 ) -> Endorsements:
-    """Return the valid endorsements. Without `endorsers`, the key that signed the first line may endorse."""
+    """Return valid endorsements, given `endorsers` (none: the first line's signer) and `pairs` of writer and key."""
     signed = [line for line in registered if line.key and line.by]
     counted = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
     while True:
@@ -71,7 +71,7 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
-    """Endorse `key` for `writer`, or for all writers that sign with it. Return their names. Raises LedgerError."""
+    """Endorse `key` for `writer` (None: for all that sign with it). Return the writers' names. Raises LedgerError."""
     if not keys.is_public(key):
         raise LedgerError(f"{key!r} is not a public key of 64 hexadecimal digits; see `rose ledger verify`")
     ledger_id = layout.ledger_id(root)
@@ -79,7 +79,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
         registered = lines(root)
         names = {line.writer for line in registered if line.key == key} if writer is None else {writer}
         if missing := names - {line.writer for line in registered}:
-            raise LedgerError(f"{FILE} does not name the writer {missing.pop()!r}; `rose ledger verify` lists them")
+            raise LedgerError(f"{FILE} does not name the writer {missing.pop()!r}; `rose ledger verify` lists writers")
         if not names:
             raise LedgerError(f"no writer of the ledger signs with {key} yet; name its future writer with --writer")
         standing = endorsements(registered)
@@ -176,7 +176,7 @@ def keys_of(registered: Sequence[Line], writer: str) -> set[str]:
 
 
 def begins_signed(registered: Sequence[Line], writer: str) -> bool:
-    """Return whether the first line of `writer` has a key: its first segment is then signed."""
+    """Return whether the first line of `writer` has a key. If so, the writer's first segment must be signed."""
     return next((bool(line.key) for line in registered if line.writer == writer), False)
 
 

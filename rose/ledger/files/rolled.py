@@ -1,8 +1,8 @@
-"""Roll-ups: generations of daily sums of all events up to each writer's watermark.
+"""Roll-ups: daily sums of all events, up to a seq of each writer. Each roll-up writes a new generation of files.
 
-rollup/<generation>/coverage.json        how far each writer is summed up, and the SHA-256 of each file
-rollup/<generation>/daily_<name>.parquet the sums, one file for each view of that name
-rollup/ids/<generation>.parquet          event ids that clients chose, and the valid record of each id, never changed"""
+rollup/<generation>/coverage.json        the last epoch of each writer in the sums, and the SHA-256 of each file
+rollup/<generation>/daily_<name>.parquet the sums, a file for each daily view
+rollup/ids/<generation>.parquet          event ids of clients, and which record of each id counts; never changed"""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ FORM = 2  # Form of coverage.json and its files. Form 2 has the valid record bes
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How far a generation reaches: for each writer the last epoch, and the seq after it."""
+    """How far a generation reaches. `writers` has each writer's last epoch, and the seq after that epoch."""
 
     generation: int
     writers: dict[str, tuple[int, int]]

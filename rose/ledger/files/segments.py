@@ -1,4 +1,4 @@
-"""Segments: unchanging Parquet files, named by their SHA-256, each with the SHA-256 of the one before."""
+"""Segments: Parquet files that never change. Each name has the file's SHA-256; each file has that of the one before."""
 
 import hashlib
 import io
@@ -42,7 +42,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The notes about a writer's newest segment: `announced` becomes `segment` once its file exists.
+    """The notes about a writer's newest segment. When the file `announced` exists, its path moves to `segment`.
 
     After a kill, the newest segment is one of the two. After a power cut, it may be neither."""
 
@@ -63,7 +63,7 @@ class Tail:
 
 
 def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
-    """Write `table` to disk as the next segment, and return the new end. After an OSError, use `recover`."""
+    """Write `table` to disk as the next segment, and return the chain's new end. After an OSError, call `recover`."""
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
     assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
     _register(root, tail)
@@ -74,7 +74,7 @@ def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
 
 
 def put(root: Path, path: str, content: bytes) -> None:
-    """Announce and write a segment. The first one comes with its epoch's folder: DuckDB fails on an empty folder."""
+    """Announce and write a segment. An epoch's first one appears with its folder: DuckDB fails on an empty folder."""
     target = root / path
     folder = target.parent
     if place(path)[1] > 0:
@@ -122,7 +122,7 @@ def recover(root: Path, writer: str) -> Tail | None:
 
 
 def begin_epoch(root: Path, tail: Tail) -> Tail:
-    """Open the next epoch with a segment of every column and no row: DuckDB fails on a pattern without a file."""
+    """Open the next epoch with a segment that has all columns and no rows: DuckDB fails if a pattern has no file."""
     tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
     home = root / "live" / tail.writer
     if tail.epoch == 0:
@@ -226,13 +226,13 @@ def link(header: Header, sha256: str) -> Link:
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
-    """Return those of `columns` that a Parquet file has. With threads, pyarrow 26 aborts processes at their exit."""
+    """Return those of `columns` that the file has. No threads: with them, pyarrow 26 aborts when the process exits."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     return file.read([name for name in columns if name in file.schema_arrow.names], use_threads=False)
 
 
 def read_head(root: Path, writer: str) -> Head:
-    """Return the notes about a writer's newest and next segment. A power cut may set them back. Raises LedgerError."""
+    """Return the notes about a writer's newest and next segment. A power cut may leave old ones. Raises LedgerError."""
     content, announced = b"", b""
     try:
         with suppress(FileNotFoundError):
@@ -240,7 +240,7 @@ def read_head(root: Path, writer: str) -> Head:
         with suppress(FileNotFoundError):
             announced = _announcement(root, writer).read_bytes().partition(b"\n")[0]
     except OSError as error:
-        raise LedgerError(f"{error.filename} cannot be read ({error.strerror}); move away what lies there") from error
+        raise LedgerError(f"{error.filename} cannot be read ({error.strerror}); move it away") from error
     try:
         segment = json.loads(content).get("segment") if content else None
         if segment is not None:
@@ -248,7 +248,7 @@ def read_head(root: Path, writer: str) -> Head:
             if not segment.startswith(f"live/{writer}/"):
                 raise ValueError(segment)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LedgerError(f"heads/{writer}.json is damaged; delete it once `rose ledger verify` is clean") from error
+        raise LedgerError(f"heads/{writer}.json is damaged; delete it if `rose ledger verify` is clean") from error
     return Head(segment, announced.decode(errors="replace") or None)
 
 
@@ -297,7 +297,7 @@ def _announcement(root: Path, writer: str) -> Path:
 
 
 def _write_head(root: Path, writer: str, segment: str) -> None:
-    """Note the newest segment. Forcing the note to disk would take as long as the segment."""
+    """Note the newest segment, without a sync to disk: a sync would take as long as writing the segment."""
     path = root / "heads" / f"{writer}.json"
     path.parent.mkdir(exist_ok=True)
     layout.write_file(path, json.dumps({"segment": segment}).encode(), sync=False)

@@ -40,7 +40,7 @@ def of_nothing() -> dict[str, str]:
 def selects(
     root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
 ) -> dict[str, str]:
-    """Return the SELECT of each source view, in order of creation, as if the ledger were at `place`."""
+    """Return the SELECT of each source view, in order of creation, with paths as if the ledger were at `place`."""
     place = place or root
     newest, parts, whole = files or _lying(root)
     if until is None:
@@ -159,7 +159,7 @@ def place(definition: str) -> Path | None:
 
 
 def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
-    """Return the files that these definitions read, or None if the ledger cannot have had them. Raises LedgerError."""
+    """Return the files that these definitions read, or None if the ledger never had such files. Raises LedgerError."""
     parts: dict[str, list[Part]] = {}
     for part in _parts(definitions.get("stored_event", "")):
         parts.setdefault(part.writer, []).append(part)

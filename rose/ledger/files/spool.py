@@ -14,7 +14,7 @@ GATEWAY_WRITER = "gateway"
 
 
 def is_upkeep(writer: str) -> bool:
-    """Return whether any user of the folder may do this writer's work, because other events prove it."""
+    """Return whether any user's key may sign for this writer, because other events prove what its events say."""
     return writer in _UPKEEP - {"closing"} or writer.startswith(_UPKEEP_PREFIX)
 
 
@@ -23,7 +23,7 @@ def is_local(writer: str) -> bool:
 
 
 def first_unsent_epoch(root: Path, writer: str) -> int | None:
-    """Return the first epoch that the controller may lack and that must stay, or None. Raises LedgerError."""
+    """Return the first epoch that must stay, as the controller may lack it. None: each may go. Raises LedgerError."""
     if is_local(writer) or not (root / FOLDER).is_dir():
         return None
     path = root / FOLDER / f"{writer}.json"

@@ -1,4 +1,4 @@
-"""The archive: copies of old compacted files outside the ledger. The chain still passes through their manifests."""
+"""The archive: copies of old compacted files outside the ledger. The manifests stay, so each chain is complete."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ class Store:
                 return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Put `content` at `name` as a whole. In a local folder, it is on disk when this returns."""
+        """Write the file `name` as a whole. In a local folder, the file is on disk when this returns."""
         path = f"{self._path}/{name}"
         with self._refusals("write to", name):
             if self._local:
@@ -106,9 +106,9 @@ class Restored:
 
 
 def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
-    """Copy compacted parts older than `older_than_days` to the URL `to`, and compare the copies. Raises LedgerError.
+    """Copy compacted parts older than `older_than_days` to the URL `to`, and check the copies. Raises LedgerError.
 
-    With `delete`, a rolled-up part then leaves the ledger, and its file after `grace_s` seconds."""
+    With `delete`, a part that is in a roll-up then leaves the ledger. Its file is removed after `grace_s` seconds."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     store = outside(Store(to), ledger.folder)

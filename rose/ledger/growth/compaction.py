@@ -1,4 +1,4 @@
-"""Compaction merges segments of closed epochs into one file, which counts once its manifest exists."""
+"""Compaction merges segments of closed epochs into one file. The file counts as soon as its manifest exists."""
 
 import hashlib
 import json
@@ -66,7 +66,7 @@ def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
 
 
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
-    """Return the groups of neighbouring closed parts to merge, oldest first. `parts` have their numbers of events.
+    """Return the groups of neighbouring closed parts to merge, oldest first. `parts` are pairs (part, events in it).
 
     Compacted files wait for FANOUT neighbours or EVENTS_MAX events. A merged file never spans archived parts."""
     merges: list[list[Part]] = []
@@ -152,7 +152,7 @@ def _merge(ledger: Ledger, batch: list[Part], log: LedgerWriter) -> int:
 
 
 def _write_rows(ledger: Ledger, batch: list[Part], path: Path) -> bytes:
-    """Write all rows of `batch`, sorted by kind for readers of one kind, and return the file's bytes."""
+    """Write all rows of `batch`, and return the file's bytes. Rows are sorted by kind, for queries on one kind."""
     temporary = path.with_name(f".{path.name}.tmp")
     rows = sources.stored(ledger.folder, [part.pattern for part in batch]) + " ORDER BY kind, seq"
     try:

@@ -111,7 +111,7 @@ def _write(
 def _write_ids(
     ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the new ids and the newest files of `known` into one file. Return all SHA-256, and the new file's size."""
+    """Merge the new ids with the newest files of `known`. Return each file's SHA-256, and the size of the new file."""
     layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
@@ -141,7 +141,7 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many of the newest files of ids to merge. The number of files grows as the logarithm of the ids."""
+    """Return how many of the newest files of ids to merge, so that their number grows with the logarithm of the ids."""
     count, merged = 0, new
     if not new:
         return count

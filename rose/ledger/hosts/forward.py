@@ -29,7 +29,7 @@ class Progress:
 
 
 class Forwarder:
-    """Sends a ledger to the controller at `to`: once with `once`, or in a thread from `start` to `stop`."""
+    """Sends a ledger to the controller at the URL `to`. `once` makes one pass; `start` and `stop` run a thread."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class Forwarder:
             header = segments.read_header(content)
             if header.epoch > place[0] + 1:
                 raise LedgerError(
-                    f"epoch {place[0] + 1} of writer {writer!r} was merged before it was forwarded, and the controller "
-                    "can take no later one without it. Start the forwarder before the first compaction"
+                    f"epoch {place[0] + 1} of writer {writer!r} was merged before it was forwarded. Without it, the "
+                    "controller takes no later epoch. Start the forwarder before the first compaction"
                 )
             place = (header.epoch, header.index)
             if header.index == 0:

@@ -1,4 +1,4 @@
-"""Takes in segments from other hosts: each is checked to be the next of its chain, and written unchanged."""
+"""Takes in segments from other hosts. Each must be the next one of its chain, and is written unchanged."""
 
 import hashlib
 import os
@@ -52,7 +52,7 @@ class Receiver:
         self._unshown: set[str] = set()
 
     def ends(self, writers: Collection[str] | None = None) -> dict[str, ChainEnd]:
-        """Return the ends of the chains of `writers` (None: all), without local writers and damaged ends."""
+        """Return the chain ends of `writers` (None: all). Local writers and damaged ends are left out."""
         tails = {}
         for writer in layout.writers(self.folder):
             if writers is not None and writer not in writers:
@@ -67,7 +67,7 @@ class Receiver:
         return tails
 
     def receive(self, path: str, content: bytes) -> ChainEnd:
-        """Take in a segment by its path, on disk when this returns. Raises LedgerError, and then changes nothing."""
+        """Check a segment, and write it to `path`; it is then on disk. After a LedgerError, nothing has changed."""
         header, sha256 = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]
@@ -131,8 +131,8 @@ class Receiver:
         if not link.key:
             if tail is not None and tail.signed_by:
                 raise LedgerError(
-                    f"{path}: unsigned, and writer {link.writer!r} signed before, with the key "
-                    f"{tail.signed_by}. Restore that host's key, or give it another writer name"
+                    f"{path}: it is unsigned, but writer {link.writer!r} signed its earlier segments with the key "
+                    f"{tail.signed_by}. Restore this key on the writer's host, or use another writer name there"
                 )
             return
         if (link.writer, link.key) in self._registered:
@@ -161,7 +161,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
     writer = match["writer"]
     layout.check_writer_name(writer)
     if spool.is_local(writer):
-        raise LedgerError(f"{path}: writer {writer!r} is about the files of one folder, and is not forwarded")
+        raise LedgerError(f"{path}: events of writer {writer!r} concern one folder only, and are not forwarded")
     if len(content) > SEGMENT_BYTES_MAX:
         raise LedgerError(f"{path}: {len(content)} bytes; a segment may have at most {SEGMENT_BYTES_MAX}")
     sha256 = segments.sha256_in(match["name"])
@@ -186,11 +186,11 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
 
 
 def _read(path: str, content: bytes) -> pa.Table:
-    """Return every column, with texts as dictionaries: so a file cannot unpack to more bytes than its header says."""
+    """Return all columns. Texts are read as dictionaries: so no file unpacks to more bytes than its header says."""
     metadata = pq.read_metadata(pa.BufferReader(content))
     unpacked_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if metadata.num_rows > _ROWS_MAX or unpacked_bytes > _UNPACKED_BYTES_MAX:
-        raise LedgerError(f"{path}: {metadata.num_rows} rows of {unpacked_bytes} bytes: a segment must have fewer")
+        raise LedgerError(f"{path}: {metadata.num_rows} rows of {unpacked_bytes} bytes in all: too much for a segment")
     schema = pq.read_schema(pa.BufferReader(content))
     known = rows.schema()
     for field in schema:

@@ -49,7 +49,7 @@ class RemoteLedger:
         return self._json("PUT", f"segments/{quote(path)}", content)
 
     def query(self, text: str, *, limit: int = 10_000, timeout_s: float = 30.0) -> Result:
-        """Run a SELECT on another host, as `rose.ledger.reading.query.query` does here."""
+        """Run a SELECT on the controller's host. For arguments and result see `rose.ledger.reading.query.query`."""
         select = {"sql": text, "limit": limit, "timeout_s": timeout_s, "lossless": True}
         headers, body = self._call("POST", "query", json.dumps(select).encode(), timeout_s + _CALL_S, QueryError)
         with suppress(pa.ArrowException):

@@ -1,4 +1,4 @@
-"""The service of a ledger for other hosts, as far as the scopes of each token allow."""
+"""Serves a ledger to other hosts. The scopes of a request's token decide what the request may do."""
 
 import threading
 import time

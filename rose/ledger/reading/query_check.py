@@ -1,7 +1,7 @@
-"""Checks that a user's SQL is one SELECT over the views of the catalog, by DuckDB's own syntax tree.
+"""Checks, with DuckDB's own parser, that a user's SQL is one SELECT over the views of the catalog.
 
-Allow lists name table references, table functions and tables. A deny list names scalar functions that look at more than
-their arguments. The lock-down of DuckDB (see `query_worker`) is the second defence."""
+Only listed kinds of table references, table functions and tables are allowed. All scalar functions are allowed, except
+listed ones that look at more than their arguments. DuckDB's lock-down (see `query_worker`) is the second defence."""
 
 import functools
 import json
@@ -39,7 +39,7 @@ _ALLOWED = (
 
 
 class Names:
-    """The names in the attached catalog, without the views that every catalog has. They are read when needed."""
+    """The names in the attached catalog, without DuckDB's own views. They are read when needed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection

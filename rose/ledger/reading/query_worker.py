@@ -1,5 +1,5 @@
-"""The processes that run users' SQL, one for each query. The kernel limits their time and memory, since DuckDB cannot
-interrupt a function call on one huge value, and denies them all writes to files."""
+"""The processes that run users' SQL, one for each query. The kernel denies them all writes to files, and limits their
+time and memory: DuckDB alone cannot interrupt a function call on one huge value."""
 
 import json
 import os
@@ -31,8 +31,8 @@ _BATCH_ROWS = 10_000
 def serve(control: socket.socket) -> None:
     """Fork a process for each socket that arrives over `control`, until the other end is closed.
 
-    It reads one Request, and answers with a line of JSON (`types`, `truncated` and `bytes`, or `error` and `outcome`)
-    and an Arrow IPC stream. If a signal ended it, this process answers `died` with the signal's number."""
+    The new process reads a Request, and answers with a line of JSON (`types`, `truncated` and `bytes`, or `error` and
+    `outcome`) and an Arrow IPC stream. If a signal ends it, this process answers `died` with the signal's number."""
     running: dict[int, socket.socket] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
     while True:

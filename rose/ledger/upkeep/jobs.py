@@ -30,7 +30,7 @@ _ERROR_CHARACTERS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work that another process does on a ledger every `every_s` seconds. `run` is a module's function or a partial."""
+    """Work that another process does on a ledger every `every_s` seconds. `run` must be a picklable function."""
 
     name: str
     run: Callable[[Ledger], Mapping[str, object]]
@@ -39,7 +39,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """How a job's run ended. A skipped run left no event, and `error` says why."""
+    """How a job's run ended. A skipped run leaves no event, and `error` says why it was skipped."""
 
     job: str
     status: Literal["ok", "failed", "skipped"]
@@ -74,7 +74,7 @@ class Last:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The settings of the jobs. A job without settings is left out."""
+    """The settings of the jobs. The archive job runs only if `archive_to` and `archive_after_days` are set."""
 
     compact_every_s: float = 300.0
     roll_up_every_s: float = 300.0
@@ -115,7 +115,7 @@ def roll_up(ledger: Ledger) -> Mapping[str, object]:
 
 
 def audit(ledger: Ledger) -> Mapping[str, object]:
-    """Check every byte, or for a week after that only new and changed files. Raises LedgerError."""
+    """Check every byte once a week, and otherwise only new and changed files. Raises LedgerError for a problem."""
     last = history(ledger).get("audit")
     ago_us = None if last is None or last.every_byte_us is None else utc_us() - last.every_byte_us
     # A clock that was put back makes it later than now.

@@ -28,7 +28,7 @@ CACHE_S = 5.0
 
 
 class _Figure(NamedTuple):
-    """A metric from the column `value` of a query in `sql/metrics`. Labels are `column` or `column=label`."""
+    """A metric from column `value` of a query in `sql/metrics`. `labels` lists `column` or `column=label`."""
 
     name: str
     help: str

@@ -26,7 +26,7 @@ _STOP_S = 10.0
 
 
 class Scheduler:
-    """Runs jobs from `start` to `stop`. `on_end` gets every run, also a skipped one, in one of its threads."""
+    """Runs jobs from `start` to `stop`. A thread calls `on_end` after each run, also after a skipped one."""
 
     def __init__(self, ledger: Ledger, todo: Sequence[Job], on_end: Callable[[JobRun], None] | None = None) -> None:
         self._ledger, self._jobs, self._on_end = ledger, todo, on_end

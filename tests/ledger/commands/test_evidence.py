@@ -68,7 +68,7 @@ def folder(tmp_path_factory):
         (("verify", "--against", "gone.json"), "cannot read gone.json"),
         (("verify", "--against", "kept.json", "--key", "ab"), "was signed by the key"),
         (("verify", "--key", "ab"), "--key needs receipts: name them with --against"),
-        (("verify", "--ledger", "other", "--against", "kept.json"), "kept.json is of the ledger"),
+        (("verify", "--ledger", "other", "--against", "kept.json"), "kept.json belongs to ledger"),
         (("receipt", "--out", "ledger/receipt.json"), "lies in the ledger"),
         (("receipt", "--out", "kept.json"), "kept.json exists; name a new file"),
     ],

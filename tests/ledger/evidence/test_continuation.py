@@ -152,7 +152,7 @@ def test_receipts_that_will_not_do_are_refused(root, kept, tmp_path):
     path = _keep(root, kept)
     taken = receipt.read(path)
     other = layout.create(tmp_path / "other")
-    with pytest.raises(LedgerError, match=f"{path} is of the ledger {taken.ledger}, but {other} has id"):
+    with pytest.raises(LedgerError, match=f"{path} belongs to ledger {taken.ledger}, but {other} has id"):
         continuation.check(Ledger(other).verify(), continuation.read([path]))
     with pytest.raises(LedgerError, match=f"{path} was signed by the key {taken.key}, not by abc"):
         continuation.read([path], key="abc")
