@@ -1,4 +1,4 @@
-"""A folder of fetched and verified packages. It has manifests `NN.json` in order, and `chunks` named by SHA-256."""
+"""A folder of fetched and verified packages. It has their manifests `NN.json` in order, and the folder `chunks`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Staged:
     def open(
         cls, folder: Path, regions: Regions | None = None, turn: Turn = at_once, *, signer: str | None = None
     ) -> Staged:
-        """Open a folder; check signatures, and the bytes for `regions` or all present ones. Raises TransferError."""
+        """Open a folder. Check signatures, and the chunks for `regions` (None: those present). Raises TransferError."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):

@@ -1,5 +1,5 @@
-"""The encoding `small`: changes are grouped by the exponent of their base, which the receiver has. Within one exponent
-changes are spread evenly, so Rice codes come within a few percent of the entropy."""
+"""The encoding `small`: changes are grouped by the exponent of their element in the base, which the receiver has. In
+one group changes are spread evenly, so Rice codes are only a few percent longer than the entropy."""
 
 import numpy as np
 

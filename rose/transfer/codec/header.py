@@ -1,4 +1,4 @@
-"""The header of an encoded array: a magic byte, a kind, and the numbers of elements and of changes as varints."""
+"""The header of an encoded array: a magic byte, a byte for encoding and type, and two varints (elements, changes)."""
 
 import sys
 from dataclasses import dataclass

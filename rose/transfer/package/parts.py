@@ -1,4 +1,4 @@
-"""Parts of incomplete packages: a trainer rank's manifest is parts/STEM.ATTEMPT.RANK-of-RANKS"""
+"""Parts of incomplete packages. The manifest of one trainer rank is parts/STEM.ATTEMPT.RANK-of-RANKS"""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One of `ranks` trainer ranks. `attempt` names one start of all ranks. Raises ValueError."""
+    """One of `ranks` trainer ranks. Each time all ranks start, they have a new `attempt`. Raises ValueError."""
 
     rank: int = 0
     ranks: int = 1
@@ -55,7 +55,7 @@ class Parts:
         return {chunk.sha256 for path in self._all() for chunk in _read(path).chunks}
 
     def forget(self, package: Package) -> None:
-        """Remove the parts of a complete package and of earlier versions, in all attempts."""
+        """Remove the parts of this complete package, and of earlier versions, from all attempts."""
         for path in self._all():
             if path.name.startswith(f"{package.stem}.") or int(path.name.partition("-")[0]) < package.version:
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint folder, whose tensors are mapped from its files."""
+"""A Hugging Face checkpoint folder, whose files are mapped into memory."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class FencedError(TransferError):
 
 
 class Fence:
-    """A publisher's claim to a folder, under the store's lock. Numbers below that of `publisher.json` are refused."""
+    """A publisher's claim to a folder. Hold the store's lock. Numbers below that of `publisher.json` are refused."""
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
         self._path = folder / "publisher.json"
@@ -25,7 +25,7 @@ class Fence:
         return self._number is not None
 
     def hold(self, packages: Iterable[Package]) -> None:
-        """Take the folder. Raises FencedError if there is a newer publisher, TransferError or OSError."""
+        """Take over the folder. Raises TransferError (FencedError if a newer publisher has the folder) or OSError."""
         self.check_run(packages)
         newest = self._newest()
         if self._number is None:

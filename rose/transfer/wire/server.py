@@ -99,7 +99,7 @@ def make_app(
 
 
 class Server:
-    """Serves in its own thread. Raises OpenAddressError or SecretError if strangers could reach it."""
+    """Serves in its own thread. Raises OpenAddressError or SecretError if strangers could reach the server."""
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
         check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
@@ -236,7 +236,7 @@ class _Refusal(asyncio.Protocol):
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """Return a new connection. If there are more than `most`, close one that waits, or refuse the new one."""
+    """Accept a connection. If `most` are open, first close one that waits for its client; if none does, refuse."""
     connections = server.connections
     if len(connections) >= most:
         if (waiting := next(filter(_is_waiting, connections), None)) is None:
