@@ -53,10 +53,10 @@ def _card(scope: Scope, report: StageReport, sizes: Sizes) -> CudaMemory:
         torch.cuda.set_device(scope.device)
         memory = CudaMemory(torch.device(scope.device))
     except (importlib.metadata.PackageNotFoundError, DriverError) as error:
-        raise SkippedError(f"no virtual memory management here: {error}")
+        raise SkippedError(f"CUDA's virtual memory management cannot be used here: {error}")
     report.fact("granularity, bytes", memory.granularity)
     if sizes.piece_bytes % memory.granularity:
-        raise SkippedError(f"pieces of this card have {memory.granularity} bytes, not {sizes.piece_bytes}")
+        raise SkippedError(f"the GPU allocates multiples of {memory.granularity} bytes, not {sizes.piece_bytes}")
     free, needed = memory.free_bytes(), 2 * sizes.moved_bytes + sizes.spare_bytes
     report.fact("free at the start, bytes", free)
     if free < needed:

@@ -246,7 +246,7 @@ class _Run:
         prepared = _sound(self._engine.ask("prepare", version))
         committed = _sound(self._engine.ask("commit", version))
         if committed["sha256"] != manifest.weights_sha256:
-            raise RuntimeError(f"version {version} was acknowledged as {committed['sha256']}")
+            raise RuntimeError(f"version {version} was acknowledged with the wrong SHA-256 {committed['sha256']}")
         self._engine.wait_for_steps(version, _STEPS_AFTER)
         views = self._engine.views(manifest)
         self._wrong |= {

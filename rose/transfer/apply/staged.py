@@ -77,7 +77,7 @@ class Staged:
         present = {path.name for path in (folder / "chunks").glob("*")}
         # A chain that lost its last manifest has such chunks too.
         if odd := present - {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}:
-            raise TransferError(f"staged folder {folder} holds {sorted(odd)}, which no manifest in it names")
+            raise TransferError(f"staged folder {folder} holds chunks {sorted(odd)} that are in none of its manifests")
         for chunk in {chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}:
             if regions is not None or chunk.sha256 in present:
                 staged._check(chunk, turn)

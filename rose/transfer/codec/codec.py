@@ -164,7 +164,7 @@ def _blocks(header: Header, body: memoryview) -> list[_Block]:
             changed, at = take_number(body, at)
             length, at = take_number(body, at)
             if changed > cut.stop - cut.start or length > len(body) - at:
-                raise TransferError(f"encoded array has a block {cut} of {changed} changes in {length} bytes")
+                raise TransferError(f"encoded array claims {changed} changes in {length} bytes for its block {cut}")
             cut_blocks.append((cut, changed, body[at : at + length]))
             at += length
     changed = sum(changed for _, changed, _ in cut_blocks)

@@ -72,7 +72,7 @@ def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:
 
 def _check_base(piece: PieceEntry, old: Bits, turn: Turn) -> None:
     if (actual := digest(old, turn)) != piece.base_xxh3:
-        raise TransferError(f"{_where(piece)} is {actual}, expected base {piece.base_xxh3}: fetch from an anchor")
+        raise TransferError(f"{_where(piece)} has hash {actual}, expected base {piece.base_xxh3}: fetch from an anchor")
 
 
 def _decode(piece: PieceEntry, old: Bits, blob: Buffer, out: Bits, turn: Turn, *, checked: bool) -> None:

@@ -214,7 +214,9 @@ def check_sound(manifest: Manifest, *, whole: bool) -> None:
         regions = [piece.region for piece in group]
         if whole and not tiles(Region.whole(info.shape), regions):
             covered = sum(region.elements for region in regions)
-            raise TransferError(f"manifest: pieces of {info.name!r} hold {covered} of {info.elements}, or overlap")
+            raise TransferError(
+                f"manifest: pieces of {info.name!r} hold {covered} of its {info.elements} elements, or overlap"
+            )
         if not whole and (both := overlapping(regions)):
             raise TransferError(f"manifest: tensor {info.name!r} has pieces {both[0]} and {both[1]} that overlap")
     if len({info.name for info in manifest.tensors}) != len(manifest.tensors):
@@ -226,7 +228,7 @@ def _check_piece(manifest: Manifest, piece: PieceEntry) -> None:
     if piece.dtype not in NAMES:
         raise TransferError(f"{where} has dtype {piece.dtype!r}, which is not known")
     if not Region.whole(piece.shape).contains(piece.region):
-        raise TransferError(f"{where} reaches to {list(piece.stop)}, out of its shape {list(piece.shape)}")
+        raise TransferError(f"{where} reaches to {list(piece.stop)}, beyond its shape {list(piece.shape)}")
     dense_only = piece.base_xxh3 is None
     if dense_only != (manifest.base_version is None) or (dense_only and piece.encoding != "dense"):
         raise TransferError(f"{where} and version {manifest.version} disagree on the base")

@@ -21,7 +21,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks or not _ATTEMPT.fullmatch(self.attempt):
-            raise ValueError(f"rank {self.rank} of {self.ranks}, attempt {self.attempt!r}: expected a rank and a name")
+            raise ValueError(f"rank {self.rank} of {self.ranks}, attempt {self.attempt!r}: the rank or name is wrong")
 
 
 class Parts:
@@ -47,8 +47,8 @@ class Parts:
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:
                 raise TransferError(
-                    f"rank {writer.rank} publishes {package.stem}, rank {rank} has published {min(begun)}: publish the "
-                    "version that some ranks lack before this one"
+                    f"rank {writer.rank} publishes {package.stem}, but rank {rank} has published {min(begun)}: first "
+                    "publish the version that some ranks lack"
                 )
 
     def chunks(self) -> set[str]:

@@ -35,7 +35,7 @@ class Adapter:
         self._config = {"peft_type": None, **read_json(folder / CONFIG)}
         for option, value in self._config.items():
             if value not in _REQUIRED[option] if option in _REQUIRED else value and option not in _FOLLOWED:
-                raise TransferError(f"{folder / CONFIG}: {option} is {value!r}: not supported, let PEFT merge it")
+                raise TransferError(f"{folder / CONFIG}: {option} is {value!r}: not supported, let PEFT merge the LoRA")
         self._weights = mapped(folder / WEIGHTS)
 
     def base(self) -> Checkpoint:

@@ -61,7 +61,7 @@ class Claims:
         with self._locked():
             kept = _read(self._pins / f"{pin}.json", _Pin) if _PIN.fullmatch(pin) else None
             if kept is None or kept.until_unix_s <= self._now():
-                raise TransferError(f"pin {pin!r} is unknown or has expired; plan and pin the way again")
+                raise TransferError(f"pin {pin!r} is unknown or has expired; ask for a new pin")
             self._put(pin, kept.packages, ttl_s)
 
     def unpin(self, pin: str) -> None:

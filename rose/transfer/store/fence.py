@@ -32,7 +32,7 @@ class Fence:
             self._number = newest + 1
         if newest > self._number:
             raise FencedError(
-                f"{self._path.parent} has publisher {newest}, newer than {self._number}: end this one or resume the run"
+                f"{self._path.parent} has publisher {newest}, newer than {self._number}: end yours or resume the run"
             )
         if newest < self._number:
             write_file(self._path, json.dumps({"run_id": self._run_id, "fence": self._number}).encode())

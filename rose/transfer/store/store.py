@@ -43,14 +43,12 @@ logger = logging.getLogger(__name__)
 ALONE = Writer()
 _RATES = 16  # Several engines fetch through one relay, and only the first waits for its link.
 
-
 #: The manifests of a version: against the one before, or whole; then those against earlier versions, and an anchor.
 Published = tuple[Manifest, ...]
 
 
 class VersionStore:
-    """Publishes versions into `folder`, and every `anchor_every`-th one also in full. If the receivers' tensor-parallel
-    size `tp` is above 1, give `model` too."""
+    """Publishes versions into `folder`, and every `anchor_every`-th one also in full. If `tp` > 1, give `model`."""
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class VersionStore:
         if anchor_every < 1 or anchors_kept < 1:
             raise ValueError(f"anchor_every {anchor_every} and anchors_kept {anchors_kept} must be at least 1")
         if tp != 1 and model is None:
-            raise ValueError(f"tp is {tp}: give the model's shape")
+            raise ValueError(f"tp is {tp}: give `model`, the model's shape")
         self.folder, self.anchor_every, self.anchors_kept = folder, anchor_every, anchors_kept
         self.receiver_ttl_s, self._model = receiver_ttl_s, model
         self._cells = {} if model is None else cells(model, tp)

@@ -80,7 +80,7 @@ def open_origin(
     if parts.scheme in ("http", "https"):
         return HttpOrigin(url, token, pace, rules, timeout_s)
     if token is not None:
-        raise TransferError(f"origin {url!r} takes no token: its credentials are fsspec's own")
+        raise TransferError(f"give no token for origin {url!r}: fsspec reads its credentials from its own settings")
     return FsspecOrigin(url, pace)
 
 

@@ -31,7 +31,7 @@ _LOCK = "lock"
 
 
 class Receiver:
-    """Fetches versions of `run_id`, signed by `signer`. A fetch fails after `retries` retries in a row without a byte."""
+    """Fetches versions of `run_id`, signed by `signer`. A fetch fails after `retries` retries that gain no byte."""
 
     def __init__(
         self,

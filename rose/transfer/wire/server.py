@@ -212,7 +212,7 @@ class _StoreCalls:
             if set(packages) <= set(self._store.packages()):
                 return Route(packages, pin, self._pin_ttl_s)
             self.unpin(pin)  # Packages of the chain were removed in between.
-        raise BrokenError(f"packages that lead to version {version} are removed before they are pinned; try again")
+        raise BrokenError(f"packages that lead to version {version} were removed before they were pinned; try again")
 
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
         # A run that restarts in this folder uses the same numbers: an earlier run's hash must not refuse a receiver.
