@@ -106,7 +106,7 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write once, while no forward pass runs. Return the ns that this took. Types in `into` may be wider."""
+        """Write the changes once, while no forward pass runs. Return the ns taken. Types in `into` may be wider."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()

@@ -148,7 +148,7 @@ def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
 
 @jit
 def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) -> None:
-    """Write the group of each element. Write GROUPS (no group) from there to the next multiple of 64."""
+    """Write the group of each element, then GROUPS (no group) up to the next multiple of 64."""
     least, most = np.uint8(low), np.uint8(min(low + GROUPS - 1, 255))
     for i in range(base.size):
         groups[i] = np.int64(base[i]) >> shift & mask

@@ -146,7 +146,7 @@ class Receiver:
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[list[float]]:
-        """Keep the pin during the block. Then send the highest rate (bytes/s) that the block appended to the list."""
+        """Keep the pin during the block, which appends rates (bytes/s). Then report the highest rate to the origin."""
         rates: list[float] = []
         if (pin := route.pin) is None:
             yield rates
