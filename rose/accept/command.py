@@ -13,7 +13,7 @@ _INTERRUPTED = 130
 
 
 def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, file: Path | None) -> int:
-    """Run stages. Return 130 after an interrupt, 1 if `strict` and a claim failed or a stage was skipped, else 0."""
+    """Run stages. Return 130 after an interrupt; if `strict`, 1 after a failed claim or a skipped stage; else 0."""
     names = [stage.name for stage in STAGES]
     for name in only:
         if name not in names:

@@ -13,7 +13,7 @@ class PeerError(RuntimeError):
 
 
 class Peer:
-    """A process with the object `make(its end of the pipe, *arguments)`. It ends when this Peer or its parent ends."""
+    """A process with the object `make(its end of the pipe, *arguments)`. It ends with this Peer or with its parent."""
 
     def __init__(
         self,

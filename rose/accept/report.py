@@ -83,7 +83,7 @@ def device() -> str:
 
 
 def commit() -> str:
-    """Return the measured commit, with `+` if there are local changes, or "" if it is unknown."""
+    """Return the commit of this checkout, with `+` if there are local changes, or "" if it is unknown."""
     if (ROOT / COMMIT).is_file():
         return (ROOT / COMMIT).read_text().strip()
     try:

@@ -28,7 +28,7 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A module with a function `measure(scope, report)`. With `takes_rest`, it also gets the time that others left."""
+    """A module with a function `measure(scope, report)`. If `takes_rest`, it also gets the time that others left."""
 
     name: str
     seconds: float
@@ -68,7 +68,7 @@ class Scope:
 
 @dataclass(slots=True)
 class StageReport(Report):
-    """The outcome of a stage, saved to `file` after every change. A stage without `skipped` and `failed` ended well."""
+    """The outcome of a stage, saved to `file` after every change. If `skipped` and `failed` are None, it ended well."""
 
     file: Path = Path()
     facts: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Compiles the codec before the first sync. Run this module with `python -m` after the installation."""
+"""Compiles the codec, so that the first sync does not wait for it. Run it with `python -m` after the installation."""
 
 import tempfile
 from pathlib import Path

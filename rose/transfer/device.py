@@ -1,4 +1,4 @@
-"""Moves only changed elements between an accelerator and the host. A parameter keeps its address, for graphs."""
+"""Moves only changed elements between an accelerator and the host. Parameters keep their addresses, for CUDA graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Patch:
 
     @classmethod
     def between(cls, old: torch.Tensor, new: torch.Tensor) -> Patch:
-        """Return the bitwise change between tensors of one shape and type, or all of `new` if that is shorter."""
+        """Return the changed elements between tensors of one shape and type, or all of `new` if that is shorter."""
         before, after = integers(old), integers(new)
         place = torch.int32 if after.numel() < 1 << 31 else torch.int64
         positions, values = [torch.empty(0, dtype=place)], [after[:0].cpu()]
@@ -36,7 +36,7 @@ class Patch:
         return cls(torch.cat(positions), torch.cat(values).view(new.dtype))
 
     def write(self, tensor: torch.Tensor) -> None:
-        """Write in place; `tensor` may have a wider type. Raises TransferError if it is not contiguous."""
+        """Write into `tensor`, which may have a wider type. Raises TransferError if `tensor` is not contiguous."""
         if self.positions is None:
             tensor.detach().copy_(self.values, non_blocking=True)
             return

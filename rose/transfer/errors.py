@@ -12,7 +12,7 @@ class TransferError(UserError):
 
 
 class ConflictError(TransferError):
-    """A version or its base differs from the published version."""
+    """A version conflicts with a published one: it is not newer, has other weights, or has another base."""
 
 
 def of_run(run_id: str) -> str:

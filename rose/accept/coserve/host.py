@@ -1,4 +1,4 @@
-"""Two engines, their page and their cores. Without a GPU, the device is the core of both schedulers."""
+"""Two engines, the page that they share, and their cores. Without a GPU, the device is the core of both schedulers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as the device. `tokens` is the size of each KV pool, `graph_batch_max` the largest batch captured."""
+    """A GPU as the device. Each KV pool has `tokens`. CUDA graphs are captured for batches up to `graph_batch_max`."""
 
     index: int
     tokens: int = 65536
@@ -64,7 +64,7 @@ class Cores:
 
 
 class Engine(EngineProcess):
-    """An engine in the session of its parent, because Linux ignores niceness between sessions (sched_autogroup)."""
+    """An engine in its parent's process session, because Linux ignores niceness between sessions (sched_autogroup)."""
 
     def launch(self) -> None:
         with self.spec.log.open("wb") as log:

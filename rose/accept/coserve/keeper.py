@@ -1,4 +1,4 @@
-"""Policies that share a device, and a controller that renews the lease and reads the engines' spans."""
+"""Policies for sharing a device, and a controller that renews the lease and reads the engines' spans."""
 
 import os
 import threading
@@ -32,7 +32,7 @@ class Policy:
 
     @property
     def core_share(self) -> float:
-        """Return the rollout engine's share of a core that both engines want, by the kernel's scheduling weights."""
+        """Return the share of a core that the kernel gives the rollout engine while both engines want the core."""
         weight = _IDLE_WEIGHT if self.scheduling == os.SCHED_IDLE else _WEIGHT / 1.25**self.nice
         return weight / (weight + _WEIGHT)
 
@@ -92,7 +92,7 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the lease, then read the rest of the page's rings. A second call does nothing."""
+        """End the lease, then read the spans that are left in the page's rings. A second call does nothing."""
         if self._thread is None:
             return
         self._stopping.set()

@@ -1,4 +1,4 @@
-"""Load generators in their own processes, so that the caller delays no token."""
+"""Load generators in their own processes, so that the caller's own work delays no token."""
 
 import asyncio
 import random

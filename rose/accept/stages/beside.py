@@ -1,4 +1,4 @@
-"""Rollouts compute on credit beside busy serving, without SGLang. All rollout work must delay serving by one factor."""
+"""Rollouts work on credit beside busy serving, without SGLang. Serving's delay must be proportional to their work."""
 
 import os
 import shutil
@@ -95,7 +95,7 @@ def point_of(rounds: Rounds, alone: Rounds) -> tuple[float, float]:
 
 
 def line_of(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return the slope of the line through the origin, the points' largest distance from it, and the allowed one."""
+    """Fit a line through the origin. Return its slope, the largest distance of a point, and the allowed distance."""
     squares = sum(work**2 for work, _ in points)
     factor = sum(work * delay for work, delay in points) / squares if squares else 0.0
     off_ns = max(abs(delay - factor * work) for work, delay in points)

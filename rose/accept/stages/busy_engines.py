@@ -1,4 +1,4 @@
-"""Measures each policy on two SGLang engines while serving is never idle, and what a kill during credit does."""
+"""Measures each policy on two SGLang engines while serving is never idle, and the effect of a kill during credit."""
 
 import json
 import statistics
@@ -69,7 +69,7 @@ class _Busy:
             claim_never_empty(self._report, played, self._scene.budgets, f"busy_engines: {load}")
 
     def _calibrate(self, live: int) -> float:
-        """Return the request rate at which serving alone has `live` requests at a time. Also set serving's budgets."""
+        """Return the requests/s at which serving alone has `live` requests on average. Also set the latency budgets."""
         rate_per_s, seconds = _RATE_PER_LIVE * live, max(3.0, self._part * _CALIBRATION_S)
         for attempt in range(_CALIBRATIONS):
             one = self._play(SOLO, _CALIBRATION * live + attempt, seconds, rate_per_s)
@@ -113,7 +113,7 @@ class _Busy:
 
 
 def claim_kill(report: StageReport, name: str, times: Sequence[Sequence[int]], struck_ns: int, work_ns: int) -> None:
-    """Claim how long serving's steps were after the credit ended. `times` are each request's token times, in ns."""
+    """Add claims about serving's steps after the credit ended. `times` has the token times of each request, in ns."""
     after = [[end - begin for begin, end in pairwise(each) if end > struck_ns] for each in times if each]
     report.claim(f"busy_engines: requests failed, {name} killed", len(times) - len(after), "requests", 0, "lower")
     report.claim(f"busy_engines: rollouts' time afterwards, {name} killed", work_ns, "ns", 0, "lower")

@@ -1,4 +1,4 @@
-"""Makes, for stages with engines, checkpoints without weights and versions with random weights."""
+"""Makes checkpoints without weights, and versions with random weights, for stages that start engines."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Measures latency, harvest, a sync and kills on two SGLang engines with a random Llama of 8 billion parameters."""
+"""Measures latency, used idle time, a sync and kills on two SGLang engines with a random Llama of 8e9 parameters."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
-    """Yield the parts of a stage before its two engines start. Raises SkippedError."""
+    """Yield what the parts of a stage share. The two engines are not started yet. Raises SkippedError."""
     until_s = time.monotonic() + scope.seconds - _MARGIN_S
     if importlib.util.find_spec("sglang") is None:
         raise SkippedError(

@@ -244,7 +244,7 @@ def layers_left(rounds: Iterable[Round], layers: int) -> int:
 
 
 def slice_error_ns(slices: Sequence[DeviceSlice], began_ns: int, ended_ns: int, anchor: Anchor) -> int:
-    """Return by how many ns the slices of [began_ns, ended_ns) are wrong: wrong sums, gaps, and errors at both ends."""
+    """Return the errors of the slices of [began_ns, ended_ns), added up in ns: wrong sums, gaps, and wrong ends."""
     edges = [anchor.utc_ns(began_ns), *(edge for part in slices for edge in (part.t0_ns, part.t1_ns))]
     edges.append(anchor.utc_ns(ended_ns))
     gaps_ns = sum(abs(after - before) for before, after in list(pairwise(edges))[::2])

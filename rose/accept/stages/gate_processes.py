@@ -1,4 +1,4 @@
-"""The processes of the stages `gate` and `beside`: the real page, plugin and gate, with plain layers for a model."""
+"""The processes of the stages `gate` and `beside`. Page, plugin and gate are real; the model is plain layers."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class LayerEnds:
         self._events.append(event)
 
     def unfinished(self, wish_ns: int) -> int:
-        """Return how many layers a GPU has not finished or, on CPU cores, how many ended after `wish_ns`."""
+        """Return how many layers the GPU has not finished. On CPU cores, return how many ended after `wish_ns`."""
         if self.on_cores:
             return sum(ended_ns > wish_ns for ended_ns in self._ended_ns)
         return sum(not event.query() for event in self._events)
@@ -260,7 +260,7 @@ class BusyStep(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """The time from the end of credit until a layer ran at full speed, and serving's delay half a step later."""
+    """Serving's wish for the whole device: the time until a layer ran at full speed, and the delay in half a step."""
 
     full_speed_ns: int
     delay_ns: int
@@ -347,7 +347,7 @@ class Serving:
     def play_busy(
         self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool
     ) -> tuple[list[BusyStep], list[Wish]]:
-        """Compute decode steps without pauses, with credit for `work_ns` beside each (None: the policy decides)."""
+        """Compute decode steps without pauses. Beside each, give credit for `work_ns` (None: the policy decides)."""
         layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
         self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
@@ -381,7 +381,7 @@ class Serving:
         return True
 
     def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> int:
-        """Wait for the oldest step, and return when it ended. Give credit if the next step is a decode step."""
+        """Wait for the oldest step. Return its end (monotonic ns). Give credit if the next step is a decode step."""
         batch, done = launched.popleft()
         if done is not None:
             done.synchronize()

@@ -1,5 +1,4 @@
-"""Moves memory between two processes at stable addresses, as a cut of a rollout engine's KV pool needs. Times include
-messages."""
+"""Moves memory between two processes at stable addresses, like a cut of a KV pool. Times include messages."""
 
 from __future__ import annotations
 
@@ -54,10 +53,10 @@ def _card(scope: Scope, report: StageReport, sizes: Sizes) -> CudaMemory:
         torch.cuda.set_device(scope.device)
         memory = CudaMemory(torch.device(scope.device))
     except (importlib.metadata.PackageNotFoundError, DriverError) as error:
-        raise SkippedError(f"no virtual memory management here: {error}")
+        raise SkippedError(f"CUDA's virtual memory management cannot be used here: {error}")
     report.fact("granularity, bytes", memory.granularity)
     if sizes.piece_bytes % memory.granularity:
-        raise SkippedError(f"pieces of this card have {memory.granularity} bytes, not {sizes.piece_bytes}")
+        raise SkippedError(f"the GPU allocates multiples of {memory.granularity} bytes, not {sizes.piece_bytes}")
     free, needed = memory.free_bytes(), 2 * sizes.moved_bytes + sizes.spare_bytes
     report.fact("free at the start, bytes", free)
     if free < needed:
@@ -181,7 +180,7 @@ class _Taker:
         return self._memory.free_bytes()
 
     def fill(self, leave_bytes: int) -> None:
-        """Take all GPU memory except `leave_bytes`. On CPU cores, take nothing, because others use it."""
+        """Take all GPU memory except `leave_bytes`. On CPU cores, take nothing: other programs use the memory."""
         while self._memory.device.type != "cpu" and self._memory.free_bytes() - _BLOCK_BYTES >= leave_bytes:
             self._filled.append(torch.empty(_BLOCK_BYTES, dtype=torch.uint8, device=self._memory.device))
 
@@ -194,7 +193,7 @@ class _Taker:
         return self._taken.mapped_bytes
 
     def check(self) -> int:
-        """Write a number into each piece, and return how many pieces contain their number."""
+        """Write its own number into each piece. Return how many pieces then contain their number."""
         assert self._taken is not None, "nothing was taken"
         tensor = self._taken.tensor((self._pieces, self._piece_bytes // 4), torch.int32)
         numbers = torch.arange(self._pieces, dtype=torch.int32, device=self._memory.device)

@@ -1,4 +1,4 @@
-"""Publishes and fetches new weights, and writes them in place while a model (smaller on CPU cores) steps."""
+"""Publishes and fetches new weights, and writes them in place while a model runs. On CPU cores the model is smaller."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _bus_bytes_per_s(device: torch.device) -> float:
 
 
 class LiveModel:
-    """A model that steps in a thread. Each step sums the bits of its parameters; `expected` has the right sums."""
+    """A model that runs steps in a thread. A step adds up the bits of each parameter; `expected` has the right sums."""
 
     def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
         self.staging = folder / "staging"
@@ -246,7 +246,7 @@ class _Run:
         prepared = _sound(self._engine.ask("prepare", version))
         committed = _sound(self._engine.ask("commit", version))
         if committed["sha256"] != manifest.weights_sha256:
-            raise RuntimeError(f"version {version} was acknowledged as {committed['sha256']}")
+            raise RuntimeError(f"version {version} was acknowledged with the wrong SHA-256 {committed['sha256']}")
         self._engine.wait_for_steps(version, _STEPS_AFTER)
         views = self._engine.views(manifest)
         self._wrong |= {

@@ -33,8 +33,8 @@ def prepare(
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:
-    """Decode a staged version while the engine runs. `current` maps names to parameters or views, `regions` to the
-    boxes that they hold (None: whole tensors). Each portion enters `turn`. Raises TransferError."""
+    """Decode a staged version while the engine runs. `current` has the engine's tensors, and `regions` the box that
+    each one holds (None: they are whole). Each portion of the work takes one `turn`. Raises TransferError."""
     tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
         regions = {name: Region.whole(info.shape) for name, info in tensors.items()}
@@ -89,7 +89,7 @@ def prepare(
 
 @dataclass(eq=False)
 class Prepared:
-    """A verified version that is ready to write. `fingerprints` is empty on the CPU."""
+    """A verified version that is ready to write. `fingerprints` has one for each tensor, or none on the CPU."""
 
     staged: Staged
     _current: Mapping[str, torch.Tensor]
@@ -106,7 +106,7 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write the changes once, while no forward pass runs. Return the time in ns. `into` may have wider types."""
+        """Write the changes once, while no forward pass runs. Return the ns taken. Types in `into` may be wider."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
@@ -123,7 +123,7 @@ class Prepared:
 
 
 def _write_on_host(patch: Patch, tensor: torch.Tensor, turn: Turn) -> None:
-    """Copy without torch: on a busy host, the threads of torch wait for each other."""
+    """Copy without torch, because on a busy host torch's threads wait for each other."""
     with turn():
         if tensor.dtype != patch.values.dtype or not tensor.is_contiguous():
             return patch.write(tensor)

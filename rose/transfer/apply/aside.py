@@ -1,4 +1,4 @@
-"""Reads and compares an engine's weights while it works. An accelerator has a stream of its own for this."""
+"""Reads and compares an engine's weights while the engine works. On an accelerator, this has a stream of its own."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -30,7 +30,7 @@ class Aside:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def read(self, name: str, tensor: torch.Tensor, turn: Turn = at_once) -> Bits:
-        """Return the tensor's bits in host memory, read-only; one turn per portion."""
+        """Return the tensor's bits in host memory. Do not change them. Each portion is copied in one turn."""
         dtype_name(name, tensor)
         if tensor.device.type == "cpu" and tensor.is_contiguous():
             return to_bits(name, tensor)

@@ -16,7 +16,7 @@ from rose.transfer.turns import Turn, at_once, portions
 def find_drift(
     views: Mapping[str, torch.Tensor], manifest: Manifest, regions: Regions | None = None, turn: Turn = at_once
 ) -> str | None:
-    """Return a message that names the first piece that differs from `manifest`, or None. Raises TransferError."""
+    """Compare with `manifest`. Return a message about the first piece that differs, or None. Raises TransferError."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:
@@ -34,7 +34,7 @@ def find_drift(
 
 
 def fingerprints(views: Mapping[str, torch.Tensor], manifest: Manifest, turn: Turn = at_once) -> dict[str, int | None]:
-    """Map each name to the tensor's fingerprint in the published type, or to None if that type cannot hold a value."""
+    """Return each tensor's fingerprint in its published type, or None if this type cannot hold one of its values."""
     types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
     return {name: of_tensor(view, types[name], turn) for name, view in views.items() if name in types}
 

@@ -1,4 +1,4 @@
-"""A folder of fetched and verified packages. It has manifests `NN.json` in order, and `chunks` named by SHA-256."""
+"""A folder of fetched and verified packages. It has their manifests `NN.json` in order, and the folder `chunks`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Staged:
     def open(
         cls, folder: Path, regions: Regions | None = None, turn: Turn = at_once, *, signer: str | None = None
     ) -> Staged:
-        """Open a folder; check signatures, and the bytes for `regions` or all present ones. Raises TransferError."""
+        """Open a folder. Check signatures, and the chunks for `regions` (None: those present). Raises TransferError."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):
@@ -77,7 +77,7 @@ class Staged:
         present = {path.name for path in (folder / "chunks").glob("*")}
         # A chain that lost its last manifest has such chunks too.
         if odd := present - {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}:
-            raise TransferError(f"staged folder {folder} holds {sorted(odd)}, which no manifest in it names")
+            raise TransferError(f"staged folder {folder} holds chunks {sorted(odd)} that are in none of its manifests")
         for chunk in {chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}:
             if regions is not None or chunk.sha256 in present:
                 staged._check(chunk, turn)

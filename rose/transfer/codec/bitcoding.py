@@ -1,8 +1,8 @@
-"""The encoding `fast`: for each changed element, the gap before it, the sign of its step, and the distance.
+"""The encoding `fast`: for each changed element, the gap before it, and the sign and the length of its step.
 
-Far steps are listed separately: gaps among the changed elements, and distances minus two. If most steps are
-far, all distances minus one are listed instead. Numbers are Rice codes, whose `k` follows the earlier numbers. Bits are
-packed with the lowest bit first. Each sequence begins at a new byte."""
+A step longer than 1 is far. If at most half of the steps are far, only these are listed: the gap among the changed
+elements, and the length minus two. Otherwise every length minus one is listed. Numbers are Rice codes, whose parameter
+`k` adapts to the earlier numbers. Bits are packed with the lowest bit first. Each sequence begins at a new byte."""
 
 import threading
 
@@ -112,13 +112,13 @@ def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
 
 @jit
 def _adapt(total: Int) -> tuple[Int, Int]:
-    """Return the next parameter, and half of `total`, which is about the sum of sixteen values."""
+    """`total` is about the sum of the last sixteen values. Return the next parameter `k`, and half of `total`."""
     return min(63 - zeros_above(_U(total * 31 >> 9 | 1)), _LARGEST), total >> 1
 
 
 @jit
 def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tuple[Int, Int, Int]:
-    """Append the lowest `width` bits of `value`. `acc` holds bits that are not written yet: `bits` says how many."""
+    """Append the lowest `width` bits of `value`. `acc` holds `bits` bits that are not written yet."""
     acc |= _U(value) << _U(bits)
     bits += width
     out[at] = acc & _U(0xFFFFFFFF)
@@ -128,7 +128,7 @@ def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tu
 
 @jit
 def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
-    """Write numbers from bit `at` on, and return the next bit. A number takes at most two words."""
+    """Write numbers from bit `at` of `out` on. Return the place of the next bit. A number takes at most two words."""
     bits = at & 31
     at >>= 5
     acc = _U(out[at]) & (_U(1) << _U(bits)) - _U(1)
@@ -162,7 +162,7 @@ def _write_all(gaps: Words, between: Words, far: Words, k: Int, k_between: Int, 
 
 @jit
 def _look(data: Array, at: Int) -> Int:
-    """Return at least 57 bits, from bit `at` on. When compiled, this is a single read from memory."""
+    """Return a word with at least 57 bits, from bit `at` on. When compiled, this is a single read from memory."""
     byte = np.uintp(at) >> np.uintp(3)
     word = _U(data[byte]) | _U(data[byte + np.uintp(1)]) << _U(8)
     word |= _U(data[byte + np.uintp(2)]) << _U(16) | _U(data[byte + np.uintp(3)]) << _U(24)
@@ -173,7 +173,7 @@ def _look(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
-    """Read the numbers that `_write` wrote. Return the next bit, or -1 at the end of `data`."""
+    """Read the numbers that `_write` wrote. Return the place of the next bit, or -1 if `data` ends too early."""
     end = 8 * (data.size - _BEYOND_BYTES)
     word = _U(0)
     total = _FIRST << k
@@ -202,7 +202,7 @@ def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
 def _read_all(
     data: Array, signs_from: Int, k: Int, k_between: Int, gaps: Words, steps: Steps, between: Words, far: Words
 ) -> Int:
-    """Return the bit after the block, or `_SHORT` or `_SENSELESS`."""
+    """Decode a block into `gaps` and `steps`. Return the place of the next bit, or `_SHORT` or `_SENSELESS`."""
     signs_to = signs_from + (gaps.size + 7 >> 3)
     at = _read(data, 8 * signs_to, k, gaps)
     if at >= 0 and far.size < gaps.size:

@@ -44,13 +44,13 @@ def torch_dtype(dtype: str) -> torch.dtype:
 
 
 def integers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements in C order as signed integers. Only a contiguous tensor shares its memory."""
+    """Return the elements in C order as signed integers: a view of a contiguous tensor, a copy of any other."""
     # A view to another dtype of the same width is not defined for 0-d tensors in all torch versions; flatten first.
     return tensor.detach().reshape(-1).view(_TORCH_INTEGERS[tensor.element_size()])
 
 
 def to_bits(name: str, tensor: torch.Tensor) -> Bits:
-    """Return the bit patterns. A contiguous tensor on the CPU shares its memory. Raises TransferError."""
+    """Return the bit patterns: a view of a contiguous tensor on the CPU, a copy of any other. Raises TransferError."""
     check_plain(name, tensor)
     expected = bits_dtype(dtype_name(name, tensor))
     host = integers(tensor)
@@ -67,7 +67,7 @@ def from_bits(bits: Bits, dtype: str) -> torch.Tensor:
 
 
 def digest(bits: Bits, turn: Turn = at_once) -> str:
-    """Return the XXH3-128 hash of the array's memory, in hex. The hash detects accidents, but is no signature."""
+    """Return the XXH3-128 hash of the array's memory, in hex. The hash detects accidents, but not forgery."""
     memory = bits.reshape(-1).view(np.uint8)
     hasher = xxhash.xxh3_128()
     for start in range(0, memory.size, PORTION_BYTES):

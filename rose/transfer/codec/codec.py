@@ -1,11 +1,11 @@
-"""Encodes the difference between two arrays of float bit patterns without loss. The receiver has the base.
+"""Encodes an array of float bit patterns as its difference to a base, without loss. The receiver has the base.
 
-A delta has the positions of the changed elements, and their steps. A step counts in ULPs modulo
-2**bits, so even a NaN payload is restored. `choice` takes the quickest encoding: `fast` (`bitcoding`), `small`
+A delta has the positions of the changed elements, and their steps. A step counts in ULPs (from one float to the next)
+modulo 2**bits, so even a NaN payload is restored. `choice` takes the quickest encoding: `fast` (`bitcoding`), `small`
 (`grouping`), `planes`, or `dense`, which is the array itself.
 
-An encoded array is a `header`, and blocks if any element changed. If there are several blocks, each begins with two
-varints: its changed elements, and its bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
+An encoded array is a `header`, and blocks if any element changed. Each of several blocks begins with two varints: the
+numbers of its changed elements and of its bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ def encode(
     mantissa_bits: int | None = None,
     link: Link = LINK,
 ) -> bytes:
-    """Encode `new` against `base`, or in full, in at most `new.nbytes + HEADER_BYTES` bytes."""
+    """Encode `new` as changes of `base` (None: in full). The code has at most `new.nbytes + HEADER_BYTES` bytes."""
     check_array(new)
     header = _header(new, encoding or "dense", mantissa_bits)
     if base is None:
@@ -65,7 +65,7 @@ def encode(
 def advance(
     base: Bits, new: Bits, *, mantissa_bits: int | None = None, link: Link = LINK
 ) -> tuple[bytes, list[Inverse]]:
-    """Encode as `encode` does, and decode into `base`. Return the code, and what `undo` needs."""
+    """Encode as `encode` does, and apply the changes to `base`. Return the code, and what `undo` needs."""
     _check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
     header = _chosen(old, flat, _header(new, "dense", mantissa_bits), link)
@@ -122,7 +122,7 @@ def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
-    """Return the array (in `out`, maybe `base`). Compare hashes: a wrong base goes unnoticed. Raises TransferError."""
+    """Return the array, in `out` (may be `base`). The base is not checked: compare hashes. Raises TransferError."""
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:
@@ -164,7 +164,7 @@ def _blocks(header: Header, body: memoryview) -> list[_Block]:
             changed, at = take_number(body, at)
             length, at = take_number(body, at)
             if changed > cut.stop - cut.start or length > len(body) - at:
-                raise TransferError(f"encoded array has a block {cut} of {changed} changes in {length} bytes")
+                raise TransferError(f"encoded array claims {changed} changes in {length} bytes for its block {cut}")
             cut_blocks.append((cut, changed, body[at : at + length]))
             at += length
     changed = sum(changed for _, changed, _ in cut_blocks)

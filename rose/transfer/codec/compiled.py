@@ -15,7 +15,7 @@ _NO = ir.Constant(ir.IntType(1), 0)  # Zero has a defined result.
 
 
 def jit(function: _F) -> _F:
-    """Compile on first use, without Python's lock. The code is cached beside the source."""
+    """Compile at the first call, and run without Python's global lock. The machine code is cached beside the source."""
     return cast(_F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 

@@ -18,7 +18,7 @@ _U = np.uint64
 
 @instruction
 def _group_mask(_: Any, groups: Any, at: Any, group: Any) -> Any:
-    """Return 64 bits for the 64 elements from `at` on. A bit is set if its element has this group."""
+    """Return 64 bits for the 64 elements from `at` on. A bit is set if its element is in `group`."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         many = ir.VectorType(ir.IntType(8), 64)
@@ -47,7 +47,7 @@ def _copy(_: Any, base: Any, new: Any, begin: Any, end: Any) -> Any:
 
 @jit
 def _ulp_order(bits: Int, half: Int) -> Int:
-    """Return the rank of a bit pattern in ULP order. `half` is 2**(bits - 1)."""
+    """Return the rank of a bit pattern by the value of its float. `half` is 2**(bits - 1)."""
     negative = -np.int64(bits >= half)
     return bits ^ (negative & (half - 1) | half)
 
@@ -70,7 +70,7 @@ def count(base: Array, new: Array) -> Int:
 
 @jit
 def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
-    """Write each step, in [-half, half), and the gap before it. Return the number of changes."""
+    """Write the step of each change, in [-half, half), and the gap before the change. Return the number of changes."""
     places = np.empty(_FOUND_AT_ONCE + 4, np.int64)
     filled = 0
     before = -1
@@ -102,7 +102,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
 
 @jit
 def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
-    """Copy `base` to `new`, and move it by `sign` times the steps. Return False if they lead past the end."""
+    """Copy `base` to `new`, and add `sign` times the steps. Return False if the gaps lead past the last element."""
     places = np.empty(_MOVED_AT_ONCE, np.int64)
     copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
     place: Int = -1
@@ -126,7 +126,7 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
-    """Write the changed positions and their values. Return their number, or -1 if there is no room."""
+    """Write the changed positions and the new values there. Return their number, or -1 if there is no room."""
     count = 0
     for at in range(0, base.size - 63, 64):
         differ = difference_mask(base, new, np.uintp(at))
@@ -148,7 +148,7 @@ def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
 
 @jit
 def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) -> None:
-    """Write the group of each element. Elements past the end, up to a multiple of 64, have none."""
+    """Write the group of each element, then GROUPS (no group) up to the next multiple of 64."""
     least, most = np.uint8(low), np.uint8(min(low + GROUPS - 1, 255))
     for i in range(base.size):
         groups[i] = np.int64(base[i]) >> shift & mask
@@ -159,7 +159,7 @@ def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) ->
 
 @jit
 def spread(base: Array, shift: Int, mask: Int, low: Int, gaps: Array, apart: Array, groups: Array) -> None:
-    """Write each change's group, and how many elements of this group lie between it and the group's previous change."""
+    """Write each change's group, and the number of this group's elements since the group's previous change."""
     since, masks = np.zeros(GROUPS, np.int64), np.empty(GROUPS, np.uint64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     number = 0
@@ -195,7 +195,7 @@ def collect(
     apart: Array,
     steps: Array,
 ) -> bool:
-    """Apply what `spread` wrote, sorted by group up to `ends`. Return False if it leads past the end."""
+    """Apply `spread`'s changes, sorted by group. `ends` has each group's end. Return False if a change does not fit."""
     left, next_change = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     next_change[1:] = ends[:-1]
@@ -234,7 +234,7 @@ def _crossed(step: Int, half: Int) -> Int:
 
 @jit
 def cross(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> bool:
-    """If more than a quarter of the changes cross 0, write the differing bits as steps, and return True."""
+    """If more than a quarter of the changes flip the sign, write the differing bits as steps and return True."""
     i: Int = -1
     crossings = 0
     for number in range(gaps.size):

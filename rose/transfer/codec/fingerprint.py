@@ -1,5 +1,5 @@
-"""A 64-bit fingerprint that an accelerator computes in place: the sum of all words, each mixed with its place by a
-bijection. It misses no change within a word, and about one in 2**64 of other changes."""
+"""A 64-bit fingerprint that an accelerator computes in place. It is the sum of all words, each mixed with its place by
+a bijection. A change of a single word is always found. Of the other changes, about one in 2**64 is missed."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def of_bits(bits: Bits, turn: Turn = at_once) -> int:
 
 
 def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) -> int | None:
-    """Return the fingerprint after conversion to `dtype`, or None if `dtype` cannot hold a value."""
+    """Return the fingerprint of the tensor in type `dtype`, or None if this type cannot hold one of its values."""
     with turn():
         flat = tensor.detach().reshape(-1)
         count = min(_BLOCK_WORDS, -(-flat.numel() * dtype.itemsize // _WORD_BYTES))

@@ -1,5 +1,5 @@
-"""The encoding `small`: changes are grouped by the exponent of their base, which the receiver has. Within one exponent
-changes are spread evenly, so Rice codes come within a few percent of the entropy."""
+"""The encoding `small`: changes are grouped by the exponent of their element in the base, which the receiver has. In
+one group changes are spread evenly, so Rice codes are only a few percent longer than the entropy."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def encode(base: Bits, new: Bits, gaps: Words, steps: Steps, header: Header) -> 
 
 def decode(block: memoryview, base: Bits, new: Bits, changed: int, header: Header) -> None:
     if len(block) < 2:
-        raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes of a block")
+        raise TransferError(f"encoded array has only {len(block)} bytes for a block with {changed} changes")
     crossing, low = block[0] != 0, block[1]
     at, sent = 2, []
     ends = np.zeros(differences.GROUPS, np.int64)
@@ -49,7 +49,7 @@ def decode(block: memoryview, base: Bits, new: Bits, changed: int, header: Heade
         length, at = take_number(block, at)
         end += count
         if not (last < group < differences.GROUPS and count and end <= changed and scale <= 32):
-            raise TransferError(f"encoded array has {end} of {changed} changes of a block up to group {group}")
+            raise TransferError(f"encoded array has a bad group {group} in a block: {end} of {changed} changes so far")
         ends[group:] = end
         sent.append((count, 1 << scale, length))
     apart, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)

@@ -1,4 +1,4 @@
-"""The header of an encoded array: a magic byte, a kind, and the numbers of elements and of changes as varints."""
+"""The header of an encoded array: a magic byte, a byte for encoding and type, and two varints (elements, changes)."""
 
 import sys
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Header:
 
 def read_header(blob: Buffer) -> tuple[Header, memoryview]:
     if len(blob) < 2 or blob[0] != _MAGIC or blob[1] >= len(_KINDS):
-        raise TransferError(f"encoded array begins with {bytes(blob[:2]).hex()!r}, expected {_MAGIC:x} and a kind")
+        raise TransferError(f"encoded array begins with {bytes(blob[:2]).hex()!r}, expected {_MAGIC:x} and an encoding")
     encoding, item_bytes, mantissa_bits = _KINDS[blob[1]]
     elements, at = take_number(blob, 2)
     changed, at = take_number(blob, at)

@@ -1,5 +1,5 @@
-"""The encoding `planes`: the lowest bytes of all differences, then the next bytes, and so on. Each of these planes is
-compressed by zstd, or is one byte if all its bytes are the same."""
+"""The encoding `planes`: the lowest bytes of all differences are one plane, the next bytes another, and so on. A plane
+is compressed by zstd. If all its bytes are the same, it is only this byte."""
 
 import threading
 
@@ -19,7 +19,7 @@ _own = threading.local()
 
 
 def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
-    """Return the number of changes and their code. If more than a quarter cross 0, encode the differing bits."""
+    """Return the number of changes, and their code. If over a quarter flip the sign, encode the differing bits."""
     planes, crossing = _room(base.nbytes).reshape(base.itemsize, base.size), _crossing(base, new)
     changed, various = _split(base, new, crossing, planes)
     if not changed:
@@ -32,7 +32,7 @@ def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
 
 
 def decode(block: memoryview, base: Bits, new: Bits, *, back: bool = False) -> None:
-    """Write the result to `new`, which may be `base`, or undo it if `back`. Raises TransferError."""
+    """Apply a block to `base` (`back`: undo it), and write to `new`, which may be `base`. Raises TransferError."""
     planes, at, filled = [_NO_PLANE] * 4, 1, 0
     for number in range(base.itemsize):
         length, at = take_number(block, at)
@@ -73,7 +73,7 @@ def _crossing(base: Array, new: Array) -> bool:
 
 @jit
 def _split(base: Array, new: Array, crossing: bool, planes: Array) -> tuple[Int, Int]:
-    """Write the planes. Return the number of changes, and the bits in which steps differ from the first step."""
+    """Write the planes. Return the number of changes, and a mask of the bits that are not the same in all steps."""
     steps = np.empty(_AT_ONCE, base.dtype)
     changed: Int = 0
     first: Int = 0
@@ -155,7 +155,6 @@ def _join(planes: tuple[Bits, ...], filled: Int, base: Array, new: Array, crossi
 
 
 def _room(size_bytes: int) -> Bits:
-    """Return this thread's buffer for planes. It is kept, because new memory takes longer to touch."""
     if size_bytes > getattr(_own, "size_bytes", -1):
         _own.size_bytes, _own.planes = size_bytes, np.empty(size_bytes, np.uint8)
     planes: Bits = _own.planes[:size_bytes]

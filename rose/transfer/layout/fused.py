@@ -1,4 +1,4 @@
-"""Views of the engine's parameters under the trainer's names: SGLang joins q, k and v, and gate and up."""
+"""Views of an engine's parameters under the trainer's names. SGLang joins the matrices q, k and v, and gate and up."""
 
 from collections.abc import Iterable
 

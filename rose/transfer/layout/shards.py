@@ -1,4 +1,4 @@
-"""Splits a model into shards by rank, as SGLang does, and into the cells that a trainer publishes."""
+"""Splits a model into shards by rank, as SGLang does, and into the boxes that a trainer publishes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _VOCABULARY = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The whole shapes of a model's tensors, with padding beyond `vocab_size`, and how they are split."""
+    """The shapes of a model's whole tensors, with padding after `vocab_size`, and the sizes that decide the split."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int
@@ -28,7 +28,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A box of a tensor that no receiver splits, or a publisher's part of it. The ranks `holders` have it."""
+    """A box of a tensor that no receiver splits. The ranks in `holders` hold it."""
 
     name: str
     region: Region
@@ -36,8 +36,8 @@ class Piece:
 
 
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
-    """Return the boxes that one of `tp` SGLang ranks holds, without padding. Several ranks hold one key and value
-    head if there are more ranks than heads. Raises TransferError if SGLang cannot split the model."""
+    """Return the boxes that one of `tp` SGLang ranks holds, without padding. If there are more ranks than key and
+    value heads, several ranks hold one head. Raises TransferError if SGLang cannot split the model."""
     check_rank(tp, rank)
     multiple = 64  # SGLang pads the vocabulary to a multiple of this.
     if _up_to_multiple(model.vocab_size, multiple) % tp:

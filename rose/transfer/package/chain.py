@@ -20,7 +20,7 @@ Blobs = Callable[[int, PieceEntry], Buffer]  # The encoded bytes of a piece of t
 def follow(
     box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, turn: Turn = at_once
 ) -> Bits:
-    """Apply packages in order to `bits`, the elements in `box`. Return the result in `new`. Raises TransferError."""
+    """Apply packages in order to `bits`, the elements in `box`. Return the result, `new`. Raises TransferError."""
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
             return _walk(box, bits, links, blobs, new, turn, every=False)
@@ -51,7 +51,7 @@ def _walk(
 
 
 def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEntry]:
-    """Return the pieces inside `box`. Raises TransferError if a piece crosses its edge."""
+    """Return the pieces inside `box`. Raises TransferError if they do not fill the box."""
     contained = [piece for piece in pieces if box.contains(piece.region)]
     if (covered := sum(piece.elements for piece in contained)) != box.elements:
         raise TransferError(
@@ -72,7 +72,7 @@ def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:
 
 def _check_base(piece: PieceEntry, old: Bits, turn: Turn) -> None:
     if (actual := digest(old, turn)) != piece.base_xxh3:
-        raise TransferError(f"{_where(piece)} is {actual}, expected base {piece.base_xxh3}: fetch from an anchor")
+        raise TransferError(f"{_where(piece)} has hash {actual}, expected base {piece.base_xxh3}: fetch from an anchor")
 
 
 def _decode(piece: PieceEntry, old: Bits, blob: Buffer, out: Bits, turn: Turn, *, checked: bool) -> None:

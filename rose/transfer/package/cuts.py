@@ -18,7 +18,7 @@ Elements = torch.Tensor | Callable[[], torch.Tensor]  # A function is called whe
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A box of a tensor with its elements. `holders` are the ranks of the finest receivers that hold it."""
+    """A box of a tensor, with its elements. `holders` are the ranks holding it at the largest tensor-parallel size."""
 
     info: TensorInfo
     region: Region
@@ -74,7 +74,7 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
 
 
 def aliases(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Map each tensor that shares an earlier tensor's memory to that tensor's name."""
+    """Return the names of tensors that share an earlier tensor's memory, each with the earlier tensor's name."""
     names: dict[tuple[int, torch.Size, tuple[int, ...], torch.dtype], str] = {}
     same: dict[str, str] = {}
     for name, tensor in tensors.items():

@@ -1,5 +1,5 @@
-"""Manifests of packages: an anchor is a whole version, others are deltas. A file's first line has the SHA-256 of the
-rest, and the signature. The rest is gzipped canonical JSON: `tail -n +2 FILE | gzip -d` shows it."""
+"""Manifests of packages. A package is an anchor (a whole version) or a delta. A file's first line has the SHA-256 of
+the rest, and the signature. The rest is gzipped canonical JSON: `tail -n +2 FILE | gzip -d` shows it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _Place = Annotated[tuple[Number, ...], msgspec.Meta(max_length=16)]
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The name of a package from `base_version` to `version`. Without a base it is an anchor."""
+    """The name of a package that leads from `base_version` to `version`. A package without a base is an anchor."""
 
     version: Number
     base_version: Number | None
@@ -84,7 +84,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceEntry:
-    """A box of a tensor, the place of its encoded bytes, and the XXH3-128 of base and result."""
+    """A box of a tensor, the place of its encoded bytes, and the XXH3-128 hashes of the base and of the result."""
 
     name: Name
     dtype: Name
@@ -162,21 +162,21 @@ class Manifest:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def chunks_for(self, regions: Regions | None) -> tuple[Chunk, ...]:
-        """Return the chunks that a holder of `regions` needs, each once. None: all chunks."""
+        """Return the chunks that a holder of `regions` needs (None: all chunks), without repetitions."""
         if regions is None:
             return tuple(dict.fromkeys(self.chunks))
         indices = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
         return tuple(dict.fromkeys(self.chunks[index] for index in sorted(indices)))
 
     def to_bytes(self, key: Key | None = None) -> bytes:
-        """Return the manifest file, signed if there is a key. Bytes depend on zlib's version."""
+        """Return the content of the manifest's file, signed if `key` is given. Its bytes depend on zlib's version."""
         packed = zlib.compress(msgspec.json.encode(self), level=6, wbits=_GZIP)
         seal = _sha256(packed)
         return seal + (b"" if key is None else b" " + key.sign(_SIGNED + seal).encode()) + b"\n" + packed
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True, signer: str | None = None) -> Manifest:
-        """Parse and check a manifest, or one rank's part if not `whole`. Raises TransferError."""
+        """Parse and check a manifest. If not `whole`, it is one rank's part. Raises TransferError."""
         end = data.find(b"\n", 0, _SEAL_BYTES_MAX + 1)
         seal, _, signature = data[: max(end, 0)].partition(b" ")
         packed = data[end + 1 :]
@@ -214,7 +214,9 @@ def check_sound(manifest: Manifest, *, whole: bool) -> None:
         regions = [piece.region for piece in group]
         if whole and not tiles(Region.whole(info.shape), regions):
             covered = sum(region.elements for region in regions)
-            raise TransferError(f"manifest: pieces of {info.name!r} hold {covered} of {info.elements}, or overlap")
+            raise TransferError(
+                f"manifest: pieces of {info.name!r} hold {covered} of its {info.elements} elements, or overlap"
+            )
         if not whole and (both := overlapping(regions)):
             raise TransferError(f"manifest: tensor {info.name!r} has pieces {both[0]} and {both[1]} that overlap")
     if len({info.name for info in manifest.tensors}) != len(manifest.tensors):
@@ -226,7 +228,7 @@ def _check_piece(manifest: Manifest, piece: PieceEntry) -> None:
     if piece.dtype not in NAMES:
         raise TransferError(f"{where} has dtype {piece.dtype!r}, which is not known")
     if not Region.whole(piece.shape).contains(piece.region):
-        raise TransferError(f"{where} reaches to {list(piece.stop)}, out of its shape {list(piece.shape)}")
+        raise TransferError(f"{where} reaches to {list(piece.stop)}, beyond its shape {list(piece.shape)}")
     dense_only = piece.base_xxh3 is None
     if dense_only != (manifest.base_version is None) or (dense_only and piece.encoding != "dense"):
         raise TransferError(f"{where} and version {manifest.version} disagree on the base")
@@ -252,7 +254,7 @@ def _sha256(packed: bytes) -> bytes:
 
 
 def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES_MAX) -> bytes:
-    """Return the content of gzip data. Raises ValueError once it has too many bytes or values."""
+    """Return the JSON in gzip data. Raises ValueError if it has more than `bytes_max` bytes or `values_max` values."""
     unpacking = zlib.decompressobj(_GZIP)
     content, values = bytearray(), 0
     try:
@@ -298,7 +300,7 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
 
 
 def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:
-    """Return the packages from `have` to `version` with the fewest bytes. Raises TransferError."""
+    """Return the packages with the fewest bytes from `have` (None: no base) to `version`. Raises TransferError."""
     costs: dict[int | None, int] = {None: 0, have: 0}
     last: dict[int, Package] = {}
     known = sorted(packages, key=lambda package: package.version)

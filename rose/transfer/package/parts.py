@@ -1,4 +1,4 @@
-"""Parts of incomplete packages: a trainer rank's manifest is parts/STEM.ATTEMPT.RANK-of-RANKS"""
+"""Parts of incomplete packages. The manifest of one trainer rank is parts/STEM.ATTEMPT.RANK-of-RANKS"""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One of `ranks` trainer ranks. `attempt` names one start of all ranks. Raises ValueError."""
+    """One of `ranks` trainer ranks. Each time all ranks start, they have a new `attempt`. Raises ValueError."""
 
     rank: int = 0
     ranks: int = 1
@@ -21,7 +21,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks or not _ATTEMPT.fullmatch(self.attempt):
-            raise ValueError(f"rank {self.rank} of {self.ranks}, attempt {self.attempt!r}: expected a rank and a name")
+            raise ValueError(f"rank {self.rank} of {self.ranks}, attempt {self.attempt!r}: the rank or name is wrong")
 
 
 class Parts:
@@ -47,15 +47,15 @@ class Parts:
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:
                 raise TransferError(
-                    f"rank {writer.rank} publishes {package.stem}, rank {rank} has published {min(begun)}: publish the "
-                    "version that some ranks lack before this one"
+                    f"rank {writer.rank} publishes {package.stem}, but rank {rank} has published {min(begun)}: first "
+                    "publish the version that some ranks lack"
                 )
 
     def chunks(self) -> set[str]:
         return {chunk.sha256 for path in self._all() for chunk in _read(path).chunks}
 
     def forget(self, package: Package) -> None:
-        """Remove the parts of a complete package and of earlier versions, in all attempts."""
+        """Remove the parts of this complete package, and of earlier versions, from all attempts."""
         for path in self._all():
             if path.name.startswith(f"{package.stem}.") or int(path.name.partition("-")[0]) < package.version:
                 path.unlink(missing_ok=True)

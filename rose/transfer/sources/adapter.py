@@ -1,4 +1,4 @@
-"""A PEFT folder with a LoRA adapter, which is merged into the weights of its base."""
+"""A PEFT folder with a LoRA adapter, which is merged into the weights of its base model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Adapter:
         self._config = {"peft_type": None, **read_json(folder / CONFIG)}
         for option, value in self._config.items():
             if value not in _REQUIRED[option] if option in _REQUIRED else value and option not in _FOLLOWED:
-                raise TransferError(f"{folder / CONFIG}: {option} is {value!r}: not supported, let PEFT merge it")
+                raise TransferError(f"{folder / CONFIG}: {option} is {value!r}: not supported, let PEFT merge the LoRA")
         self._weights = mapped(folder / WEIGHTS)
 
     def base(self) -> Checkpoint:
@@ -48,7 +48,7 @@ class Adapter:
         return Checkpoint(Path(name))
 
     def merge(self, base: Checkpoint) -> tuple[dict[str, RankTensor], list[str]]:
-        """Return the tensors after the merge in float32, and the changed names. Raises TransferError."""
+        """Return all tensors, the merged ones in float32, and the names of the merged ones. Raises TransferError."""
         merged = dict(base.tensors)
         changed = []
         left = set(self._weights)

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint folder, whose tensors are mapped from its files."""
+"""A Hugging Face checkpoint folder, whose files are mapped into memory."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def read_json(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise TransferError(f"{path} cannot be read ({error}): save it again") from None
     if not isinstance(table, dict):
-        raise TransferError(f"{path} holds no table: save it again")
+        raise TransferError(f"{path} holds no JSON object: save it again")
     return table

@@ -41,7 +41,7 @@ class Delta:
 
     @classmethod
     def read(cls, folder: Path) -> Delta | None:
-        """Return the delta in `folder`, or None if it has whole weights. Raises TransferError."""
+        """Return the delta in `folder`, or None if the folder has whole weights. Raises TransferError."""
         index = folder / INDEX
         metadata = read_json(index).get("metadata") if index.exists() else None
         if not isinstance(metadata, dict) or "delta_encoding" not in metadata:
@@ -63,7 +63,7 @@ class Delta:
         )
 
     def tensors(self, newest: int, base: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
-        """Return all tensors after the delta. Raises ConflictError if `newest` is neither its base nor its result."""
+        """Return all tensors after the delta. Raises ConflictError unless `newest` is the delta's base or result."""
         if newest not in (self.version, self.base_version):
             raise ConflictError(
                 f"{self.folder} leads from base_version {self.base_version} to version {self.version}, and the newest "
@@ -122,7 +122,7 @@ def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
 
 
 def _decompressed(blob: Bytes, bytes_max: int) -> Bytes:
-    """Return at most `bytes_max` + 1 bytes of `blob`, or none if it is damaged."""
+    """Decompress `blob`. Return at most `bytes_max` + 1 bytes, or no bytes if `blob` is damaged."""
     try:
         return np.frombuffer(zstandard.ZstdDecompressor().stream_reader(blob.data).read(bytes_max + 1), np.uint8)
     except zstandard.ZstdError:

@@ -24,7 +24,7 @@ _ROUNDED = {"float32", "bfloat16", "float16"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """This rank's tensors under published names; and the names of all, of merged and of rounded tensors."""
+    """This rank's tensors by published name. `names` are the names of the whole model, or None if it is not known."""
 
     tensors: Mapping[str, RankTensor]
     names: frozenset[str] | None
@@ -37,7 +37,7 @@ def _nothing() -> tuple[int, Mapping[str, torch.Tensor]]:
 
 
 def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _nothing) -> Source:
-    """Return the tensors of a state dict or folder. `checkpoint` gives them names and types. Raises TransferError."""
+    """Return the tensors of a state dict or folder, with the names and types of `checkpoint`. Raises TransferError."""
     merged: list[str] = []
     if isinstance(weights, Path):
         if (weights / adapter.CONFIG).exists():

@@ -65,7 +65,7 @@ def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
 
 
 def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements]:
-    """Return a DTensor's boxes here: several if two mesh dimensions split one axis unevenly."""
+    """Return this rank's boxes of a DTensor. There are several if two mesh dimensions split one axis unevenly."""
     places = torch.nonzero(tensor.device_mesh.mesh == torch.distributed.get_rank()).tolist()
     if not places:
         return {}

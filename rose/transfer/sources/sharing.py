@@ -1,4 +1,4 @@
-"""Decides which trainer rank publishes which boxes. All ranks decide the same from all offers."""
+"""Decides which trainer rank publishes which boxes. Each rank sees the offers of all, so all decide the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def offers(tensors: Mapping[str, RankTensor]) -> list[Offer]:
 
 
 def share(ranks: Sequence[Sequence[Offer]], model_names: Collection[str] | None) -> list[set[tuple[str, Region]]]:
-    """Return the boxes that each rank publishes: of all holders, the least loaded one. Raises TransferError."""
+    """Return the boxes that each rank publishes. The least loaded holder gets a box. Raises TransferError."""
     shares: list[set[tuple[str, Region]]] = [set() for _ in ranks]
     load = [0] * len(ranks)
     names = set()

@@ -1,4 +1,4 @@
-"""The manifests of a store. A package exists once its manifest exists. Changes need the lock."""
+"""The manifests of a store. A package exists as soon as its manifest exists. Hold the lock for changes."""
 
 import os
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Catalog:
         return {sha256 for _, chunks in self._listed() for sha256 in chunks}
 
     def add(self, manifests: Sequence[Manifest]) -> None:
-        """Add packages in order, or none of them if OSError is raised."""
+        """Add packages in order. If OSError is raised, none of them was added."""
         self._replace({self.folder / _name(manifest.package): manifest.to_bytes(self._key) for manifest in manifests})
         self._known |= {_name(manifest.package): _entry(manifest) for manifest in manifests}
         self._last = manifests[-1]

@@ -1,4 +1,4 @@
-"""The chunks of a store: files named by SHA-256. Writers hold the lock in shared mode, a removal exclusively."""
+"""The chunks of a store: files named by SHA-256. Writers share the lock. A removal holds it alone."""
 
 import fcntl
 import hashlib
@@ -26,7 +26,7 @@ class ChunkFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock until a manifest names the chunks. Call `sync` before that."""
+        """Hold the lock while chunks are written. In the block, call `sync`, then add a manifest that lists them."""
         with self._lock_file.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             self._put.clear()

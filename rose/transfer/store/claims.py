@@ -1,4 +1,4 @@
-"""Claims on a store. A pin keeps packages during a fetch: pins/ID.json. An ack records a receiver's version."""
+"""Claims on a store. A pin keeps packages during a fetch (pins/ID.json). An ack says which version a receiver has."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ _Claim = TypeVar("_Claim", _Pin, _Ack)
 
 
 class Claims:
-    """The folders `pins` and `acks` of a store. `pinned` and `acknowledged` need its lock."""
+    """The folders `pins` and `acks` of a store. Hold the store's lock to call `pinned` or `acknowledged`."""
 
     def __init__(
         self, store: Path, now: Callable[[], float], locked: Callable[[], AbstractContextManager[object]]
@@ -49,7 +49,7 @@ class Claims:
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s` seconds. The caller must then check that they exist. Raises TransferError."""
+        """Keep packages for `ttl_s` seconds. Return the pin. Check afterwards that they exist. Raises TransferError."""
         with self._locked():
             if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
                 raise TransferError(f"the store has {PINS_MAX} pins, the maximum; try again later")
@@ -61,7 +61,7 @@ class Claims:
         with self._locked():
             kept = _read(self._pins / f"{pin}.json", _Pin) if _PIN.fullmatch(pin) else None
             if kept is None or kept.until_unix_s <= self._now():
-                raise TransferError(f"pin {pin!r} is unknown or has expired; plan and pin the way again")
+                raise TransferError(f"pin {pin!r} is unknown or has expired; ask for a new pin")
             self._put(pin, kept.packages, ttl_s)
 
     def unpin(self, pin: str) -> None:

@@ -14,7 +14,7 @@ class FencedError(TransferError):
 
 
 class Fence:
-    """A publisher's claim to a folder, under the store's lock. Numbers below that of `publisher.json` are refused."""
+    """A publisher's claim to a folder. Hold the store's lock. Numbers below that of `publisher.json` are refused."""
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
         self._path = folder / "publisher.json"
@@ -25,14 +25,14 @@ class Fence:
         return self._number is not None
 
     def hold(self, packages: Iterable[Package]) -> None:
-        """Take the folder. Raises FencedError if there is a newer publisher, TransferError or OSError."""
+        """Take over the folder. Raises TransferError (FencedError if a newer publisher has the folder) or OSError."""
         self.check_run(packages)
         newest = self._newest()
         if self._number is None:
             self._number = newest + 1
         if newest > self._number:
             raise FencedError(
-                f"{self._path.parent} has publisher {newest}, newer than {self._number}: end this one or resume the run"
+                f"{self._path.parent} has publisher {newest}, newer than {self._number}: end yours or resume the run"
             )
         if newest < self._number:
             write_file(self._path, json.dumps({"run_id": self._run_id, "fence": self._number}).encode())

@@ -43,13 +43,12 @@ logger = logging.getLogger(__name__)
 ALONE = Writer()
 _RATES = 16  # Several engines fetch through one relay, and only the first waits for its link.
 
-
 #: The manifests of a version: against the one before, or whole; then those against earlier versions, and an anchor.
 Published = tuple[Manifest, ...]
 
 
 class VersionStore:
-    """Publishes versions into `folder`, every `anchor_every`-th also whole. `tp` (of the receivers) needs `model`."""
+    """Publishes versions into `folder`, and every `anchor_every`-th one also in full. If `tp` > 1, give `model`."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class VersionStore:
         if anchor_every < 1 or anchors_kept < 1:
             raise ValueError(f"anchor_every {anchor_every} and anchors_kept {anchors_kept} must be at least 1")
         if tp != 1 and model is None:
-            raise ValueError(f"tp is {tp}: give the model's shape")
+            raise ValueError(f"tp is {tp}: give `model`, the model's shape")
         self.folder, self.anchor_every, self.anchors_kept = folder, anchor_every, anchors_kept
         self.receiver_ttl_s, self._model = receiver_ttl_s, model
         self._cells = {} if model is None else cells(model, tp)
@@ -99,7 +98,7 @@ class VersionStore:
         return self._catalog.any_of(version).weights_sha256
 
     def newest(self) -> tuple[int, Mapping[str, torch.Tensor]]:
-        """Return the newest version and its tensors, valid until the next one. Raises TransferError."""
+        """Return the newest version and its tensors, which are valid until the next version. Raises TransferError."""
         if (version := self.latest()) is None:
             raise TransferError(f"{self.folder} has no version: publish a folder of the whole weights first")
         infos = self._catalog.any_of(version).tensors
@@ -113,7 +112,7 @@ class VersionStore:
     def publish(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
     ) -> Published:
-        """Write `version` as a delta, call `visible`, then write what else is due. Raises TransferError."""
+        """Write `version` as a delta, and call `visible`. Then write its other due packages. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -125,7 +124,7 @@ class VersionStore:
     def publish_part(
         self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Write one rank's pieces, and call `written`. The last rank returns the version. Raises TransferError."""
+        """Write one rank's pieces, and call `written`. Only the last rank gets manifests back. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:
@@ -279,7 +278,7 @@ class Publisher:
         self._rest: Future[Published | None] | None = None
 
     def publish(self, version: int, cuts: Sequence[Cut], writer: Writer = ALONE) -> None:
-        """Return once this rank's part is written; elements may then change. Raises TransferError."""
+        """Return as soon as this rank's part is written. The elements may then change. Raises TransferError."""
         self.wait()
         written: SimpleQueue[bool] = SimpleQueue()
         publishing = self._thread.submit(
@@ -292,7 +291,7 @@ class Publisher:
             publishing.result()
 
     def wait(self) -> None:
-        """Wait for the rest of the last version. Errors are logged: the next version repairs them."""
+        """Wait until all packages of the last version are written. Only log errors: the next version repairs them."""
         rest, self._rest = self._rest, None
         if rest is not None:
             try:

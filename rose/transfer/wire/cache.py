@@ -1,4 +1,4 @@
-"""The chunks that a relay keeps on disk, up to a budget. A complete file has the right hash."""
+"""The chunks that a relay keeps on disk, up to a budget in bytes. A complete file has the right hash."""
 
 import asyncio
 import fcntl
@@ -22,7 +22,7 @@ class _Entry:
 
 
 class ChunkCache:
-    """Chunks in `folder`, for one thread. Raises TransferError if another process uses it."""
+    """Chunks in `folder`, for one thread. Raises TransferError if another process uses the folder."""
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         if budget_bytes <= 0:
@@ -63,7 +63,7 @@ class ChunkCache:
             self._freed.set()
 
     async def reserve(self, sha256: str, size_bytes: int) -> None:
-        """Make room for a download, once other chunks are free. Raises TransferError if it can never fit."""
+        """Wait until there is room for a download, and take it. Raises TransferError if the budget is too small."""
         if size_bytes > self.budget_bytes:
             raise TransferError(f"chunk {sha256} is {size_bytes} bytes: raise the relay's budget ({self.budget_bytes})")
         left = self._entries.pop(sha256, None)  # The file of an earlier download stays, to be resumed.

@@ -36,7 +36,7 @@ class Connections:
         self._idle.append(connection)
 
     def interrupt(self) -> None:
-        """Raise OSError in every thread that waits for the server, and refuse later waits."""
+        """Make every thread that waits for the server raise OSError, now and later."""
         with self._lock:
             self._interrupted = True
             for handle in self.open.values():
@@ -56,7 +56,7 @@ class Connections:
             self.open[connection] = sock.dup()
 
     def forget(self, connection: _Http) -> None:
-        """Close the second descriptor of a closed socket, since the server waits for that."""
+        """Close the second descriptor of a closed socket: until then, the server sees an open connection."""
         with self._lock:
             if (handle := self.open.pop(connection, None)) is not None:
                 handle.close()

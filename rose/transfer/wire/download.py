@@ -1,4 +1,4 @@
-"""Downloads one chunk to disk. The download is resumed, retried and checked. The file is its only state."""
+"""Downloads one chunk to a file. A download is retried, resumed and checked. It has no other state than the file."""
 
 import hashlib
 import threading
@@ -22,7 +22,7 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Complete the chunk in `path`. `progress` gets how many bytes can be passed on, the last after a check."""
+    """Complete the chunk in `path`. `progress` gets how many bytes may be passed on, the last byte after a check."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:

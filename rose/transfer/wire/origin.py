@@ -1,4 +1,4 @@
-"""Origins of versions: an HTTP server, or a folder or an object store with a store's files."""
+"""Origins of versions. An origin is an HTTP server, or a store's files in a folder or in an object store."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class _Origin:
 def open_origin(
     url: str, token: str | None, pace: Pace = lambda _: None, *, rules: OriginRules = ANYWHERE, timeout_s: float = 30.0
 ) -> Origin:
-    """Return the origin at `url`. `timeout_s` limits each wait. Raises TransferError if the rules refuse it."""
+    """Return the origin at `url`. A wait takes at most `timeout_s`. Raises TransferError if `rules` refuse the URL."""
     parts = rules.check_url(url)
     if parts.scheme in ("http", "https"):
         return HttpOrigin(url, token, pace, rules, timeout_s)
     if token is not None:
-        raise TransferError(f"origin {url!r} takes no token: its credentials are fsspec's own")
+        raise TransferError(f"give no token for origin {url!r}: fsspec reads its credentials from its own settings")
     return FsspecOrigin(url, pace)
 
 
@@ -115,7 +115,7 @@ class HttpOrigin(_Origin):
         return int(size)
 
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
-        """Yield unchecked bytes from `offset` on. A block is valid until the next one."""
+        """Yield unchecked blocks of bytes, from byte `offset` on. A block is valid until the next one."""
         path = f"/v1/chunks/{chunk.sha256}"
         with self._response("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {}) as response:
             skip = 0 if response.status == 206 else offset  # With status 200, a proxy on the way ignores ranges.
@@ -143,7 +143,7 @@ class HttpOrigin(_Origin):
         self._fetch("POST", "/v1/acks", {"receiver": receiver, "version": version, "weights_sha256": weights_sha256})
 
     def interrupt(self) -> None:
-        """Raise BrokenError in every thread that waits for the network, now or later."""
+        """Make every thread that waits for the network raise BrokenError, now and later."""
         self.connections.interrupt()
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ class OriginRules:
     quotes: bool = False  # Whether errors quote the origin's answer, which may be confidential.
 
     def check_url(self, url: str) -> SplitResult:
-        """Return the parts of the URL. Raises TransferError, whose message has no secrets of the URL."""
+        """Return the parts of an allowed URL. Raises TransferError; its message shows no secret of the URL."""
         scheme = url.partition("://")[0]
         schemes = (*_OVER_HTTP, "s3", "gs", *(("file",) if self.files else ()))
         if not url.isprintable() or " " in url:
@@ -76,7 +76,7 @@ ANYWHERE = OriginRules(files=True, hosts=("0.0.0.0/0", "::/0"), quotes=True)  # 
 
 
 def shown(url: str) -> str:
-    """Return the URL as errors show it: shortened, and without a possible password or token."""
+    """Return the URL as errors show it: shortened, and without the parts that may be a password or a token."""
     scheme, separator, _ = url.partition("://")
     if "@" in url:
         return f"{scheme}://..." if separator and "@" not in scheme else "..."

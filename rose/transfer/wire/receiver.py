@@ -1,4 +1,4 @@
-"""Fetches and verifies versions into a staging folder. The next fetch resumes from `partial/`."""
+"""Fetches and verifies versions into a staging folder. What a failed fetch leaves in `partial/`, the next one uses."""
 
 import fcntl
 import functools
@@ -31,7 +31,7 @@ _LOCK = "lock"
 
 
 class Receiver:
-    """Pulls versions of `run_id`, signed by `signer`, into `staging`. At most `retries` tries in a row gain no byte."""
+    """Fetches versions of `run_id`, signed by `signer`. A fetch fails after `retries` retries that gain no byte."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Receiver:
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
-        """Stage and verify the cheapest chain for `regions` (None: all). Raises TransferError; a new call resumes."""
+        """Stage and verify the shortest chain, for `regions` (None: all). After TransferError, a new call resumes."""
         target = self.folder(version, have, regions)
         with (self._partial / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
@@ -146,7 +146,7 @@ class Receiver:
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[list[float]]:
-        """Keep the pin during the block, then report the highest rate that the block appended."""
+        """Keep the pin during the block, which appends rates (bytes/s). Then report the highest rate to the origin."""
         rates: list[float] = []
         if (pin := route.pin) is None:
             yield rates

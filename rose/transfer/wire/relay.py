@@ -1,4 +1,4 @@
-"""A relay fetches each chunk once for a cluster. Clients get bytes as they arrive; the last waits for a check."""
+"""A relay fetches each chunk once for a cluster. Clients get bytes as they arrive, but the last byte after a check."""
 
 import asyncio
 import functools
@@ -28,7 +28,7 @@ _PULLS, _CALLS = 8, 8  # How many downloads, and how many other requests to the 
 
 
 class RelayServer(Server):
-    """Serves `origin_url` with at most `budget_bytes` in `folder`. Refuses manifests that `signer` did not sign."""
+    """Serves the origin's packages, and keeps at most `budget_bytes` in `folder`. `signer` must have signed them."""
 
     def __init__(
         self,

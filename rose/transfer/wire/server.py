@@ -99,7 +99,7 @@ def make_app(
 
 
 class Server:
-    """Serves in its own thread. Raises OpenAddressError or SecretError if strangers could reach it."""
+    """Serves in its own thread. Raises OpenAddressError or SecretError if strangers could reach the server."""
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
         check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
@@ -212,7 +212,7 @@ class _StoreCalls:
             if set(packages) <= set(self._store.packages()):
                 return Route(packages, pin, self._pin_ttl_s)
             self.unpin(pin)  # Packages of the chain were removed in between.
-        raise BrokenError(f"packages that lead to version {version} are removed before they are pinned; try again")
+        raise BrokenError(f"packages that lead to version {version} were removed before they were pinned; try again")
 
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
         # A run that restarts in this folder uses the same numbers: an earlier run's hash must not refuse a receiver.
@@ -236,7 +236,7 @@ class _Refusal(asyncio.Protocol):
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """Return a new connection. If there are more than `most`, close one that waits, or refuse the new one."""
+    """Accept a connection. If `most` are open, first close one that waits for its client; if none does, refuse."""
     connections = server.connections
     if len(connections) >= most:
         if (waiting := next(filter(_is_waiting, connections), None)) is None:

@@ -210,7 +210,7 @@ WRONG: dict[str, tuple[Callable[[], Manifest], str]] = {
     "no length": (lambda: with_piece(0, length=0), "is at byte 0, not 0"),
     "no such chunk": (lambda: with_piece(3, chunk=3), "chunk 3 of 3"),
     "unused chunk": (lambda: replace(manifest(), chunks=(*manifest().chunks, Chunk(A, 9))), "fill 0 bytes"),
-    "out of the shape": (lambda: with_piece(1, stop=(4, 9)), r"reaches to \[4, 9\], out of its shape"),
+    "out of the shape": (lambda: with_piece(1, stop=(4, 9)), r"reaches to \[4, 9\], beyond its shape"),
     "backwards": (lambda: with_piece(1, start=(0, 8), stop=(4, 4)), "expected 0 <= start <= stop"),
     "hole in a tensor": (lambda: with_piece(1, start=(0, 5), changed=2), "hold 28 of 32"),
     "overlap in a tensor": (lambda: with_piece(1, start=(0, 3)), "or overlap"),

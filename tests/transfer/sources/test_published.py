@@ -145,7 +145,7 @@ def test_a_damaged_folder_is_refused_by_the_file_s_name(tmp_path: Path) -> None:
         (empty, "has neither model.safetensors.index.json nor model.safetensors"),
         (short, "model.safetensors cannot be read"),
         (absent, "lacks tensor 'odd', which the folder's index puts there"),
-        (nothing, "holds no table"),
+        (nothing, "holds no JSON object"),
     ):
         with pytest.raises(TransferError, match=message):
             read(folder, None)

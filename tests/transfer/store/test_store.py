@@ -135,7 +135,7 @@ def test_tensors_are_cut_for_the_ranks_that_hold_them(memory: Path) -> None:
         *(("gate_proj.weight", (2 * rank, 0), 0 if rank == 0 else rank + 1) for rank in range(4)),
         ("norm.weight", (0,), 1),
     ]
-    with pytest.raises(ValueError, match="tp is 2: give the model's shape"):
+    with pytest.raises(ValueError, match="tp is 2: give `model`, the model's shape"):
         VersionStore(memory, tp=2)
     with pytest.raises(TransferError, match=r"'norm\.weight' has shape \[5\], expected \[4\]"):
         VersionStore(memory, tp=2, model=model).publish(1, {**tensors, "norm.weight": torch.randn(5)})

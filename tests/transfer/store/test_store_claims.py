@@ -210,7 +210,7 @@ def test_a_pin_lasts_as_long_as_it_is_renewed(tmp_path: Path) -> None:
     assert sorted(claims.pinned()) == [way, part]
     clock.now_s += 9
     claims.renew(first, 4)
-    with pytest.raises(TransferError, match="has expired; plan and pin the way again"):
+    with pytest.raises(TransferError, match="has expired; ask for a new pin"):
         claims.renew(second, 10)
     assert Claims(tmp_path, clock, nullcontext).pinned() == [way]
     clock.now_s += 4
