@@ -38,7 +38,8 @@ def reconcile(
     tolerance: Fraction = Fraction(5, 1000),
     provenance: str | None = None,
 ) -> dict[str, Any]:
-    """Return both sides of each line, and the days that differ by more than the tolerance. Raises PricingError."""
+    """Return what ledger and invoice have for each line, and the days on which they differ by more than `tolerance`, a
+    share of the ledger's amount. Raises PricingError."""
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("an invoice is compared by UTC day: give a period of whole UTC days")
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The check that the books are unchanged: every frozen byte against the ledger's events."""
+"""The check that the books have not changed. It compares every frozen byte with the ledger's events."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ class Check:
 
 
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files with events, and the ledger with its hash chain and receipts. Raises LedgerError."""
+    """Compare frozen files with events, the ledger with its chain and the receipts `against`. Raises LedgerError."""
     try:
         with ledger.lock("closing"):
             settle(ledger)
