@@ -167,7 +167,7 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
         if not line.strip() or line.startswith("#"):
             continue
         if not equals or name in plugins:
-            raise AlertsError(f"line {number} of {source} must be NAME=URL, and its name unique")
+            raise AlertsError(f"line {number} of {source} must be NAME=URL, with a name that no other line has")
         with _apprise_log():
             plugin = Apprise.instantiate(url, asset=AppriseAsset(http_redirects=False))
         if plugin is None:

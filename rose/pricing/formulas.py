@@ -60,5 +60,5 @@ def break_even_provision(
 
 
 def cost_multiplier(throughput_gain: float, borrowed_over_dedicated_cost: float) -> float:
-    """[D] Return M = (1 + p_O g_O / (p_D g_D)) / x: the cost with borrowing / without, for x times the throughput."""
+    """[D] Return M = (1 + p_O g_O / (p_D g_D)) / x: cost with borrowing / cost without, if throughput grows x times."""
     return (1 + borrowed_over_dedicated_cost) / throughput_gain

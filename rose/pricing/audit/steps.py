@@ -234,8 +234,8 @@ def _rollout(
     counted = sum(row["tokens"] for row in listed.values())
     recorded = sum(event["tokens"] for event in token_events)
     sums.append(Sum("tokens of the hour's turns and preemptions", counted, recorded, "tokens"))
-    says = f"divided by tokens, a generated one weighing ${prices.output_usd_per_million} and a prompt token computed "
-    says += f"again ${prices.input_usd_per_million} per million{_entry(book, 'tokens', prices)}"
+    says = f"divided by tokens: a generated one counts ${prices.output_usd_per_million}, a prompt token that was "
+    says += f"computed again ${prices.input_usd_per_million} per million{_entry(book, 'tokens', prices)}"
     return Step(f"rollout, {_lease(under[0])}{_whose(under[1])}", says, tuple(sums))
 
 

@@ -1,7 +1,7 @@
 """The cost of a correct answer, in two figures. A bootstrap over blocks of groups gives their 95% intervals.
 - *measured*: dollars / accepted trajectories, a ratio of sums, at each price line (LINES).
 - *formula*: CPM * R * (1 + pi * rho) / alpha, in dollars per million answer tokens, at the token prices of the run's
-  start. It is published ([A]) with pi = 1, and C3 ([D]) with pi from rollout token prices. Only judged groups count:
+  start. Published ([A]) with pi = 1; called C3 ([D]) with pi from rollout token prices. Only judged groups count:
   rho   = trajectories / judged groups - 1: trajectories besides the answer that is kept.
   alpha = judged groups with an accepted trajectory / judged groups.
 

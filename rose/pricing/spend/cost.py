@@ -249,7 +249,7 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """Return lines in order: dimensions of TIMES by time, others by cost. Lines of one first value stay together."""
+    """Return lines in order: TIMES by time, other dimensions by cost. Lines with equal first values are together."""
     amounts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in sums.iter_rows(named=True):
         own = amounts[tuple(row[name] for name in question.by)]

@@ -27,7 +27,7 @@ from rose.pricing.query import rows, set_variables
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
 
-NOT_ONE_RUN_S = "what no RL run has alone: devices let go, terms known of the fleet only, and borrowing for no RL run"
+NOT_ONE_RUN_S = "what no single RL run has: devices let go, costs known for the fleet only, and borrowing for no RL run"
 SHARE = "it is a part of the fleet's figure, which has the interval"
 SUM = "it adds up several fleets, each with an interval of its own"
 ENDS = ("if_there_anyway", "if_not")  # Both ends of the saving, in order.

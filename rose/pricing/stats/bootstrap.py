@@ -1,8 +1,8 @@
 """The bootstrap: units (groups, probes) are drawn with replacement, and their integer columns are summed.
 
 The draws of few units vary too little. So each tail of an interval is the share of a normal distribution beyond
-sqrt(n / (n - 1)) * t for n units (Hesterberg, 2015, "expanded percentiles"). Groups resemble neighbours in time, so
-`by_time` draws whole blocks (Carlstein, 1986). Draws are seeded and summed in one order: equal on any machine."""
+sqrt(n / (n - 1)) * t, for n units and Student's t (Hesterberg, 2015, "expanded percentiles"). Neighbouring groups in
+time are alike, so `by_time` draws whole blocks (Carlstein, 1986). Draws are seeded, and equal on any machine."""
 
 from __future__ import annotations
 

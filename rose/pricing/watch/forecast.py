@@ -85,7 +85,7 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The fit for one r. `root` is a root of (the coefficients' covariance / the error's variance)."""
+    """The fit for one r. `root` is of coefficient covariance / error variance. `squares` sums squared residuals."""
 
     carried: float
     coefficients: Floats

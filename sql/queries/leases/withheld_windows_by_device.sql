@@ -1,4 +1,4 @@
--- For the infra lead: how often were leases withheld at random, and as the draws in the ledger say?
+-- For the infra lead: how often were leases withheld at random, and does that agree with the draws in the ledger?
 --
 -- since (TIMESTAMP): only windows that began at or after this time, UTC.
 -- until (TIMESTAMP): only windows that began before this time, UTC.

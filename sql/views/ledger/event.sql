@@ -45,8 +45,7 @@
 -- kv_budget_bytes: KV-cache memory that the lease allows, bytes.
 -- compute_share: Share of the device's idle compute that is lent, 0 to 1.
 -- expires_at_us: When the lease ends unless it is renewed, UTC microseconds since the Unix epoch.
--- regret_share: How much longer lending may make a serving request take, as a share of its time without lending, 0 to
---     1.
+-- regret_share: How much longer lending may make a serving request take, as a share of its time without, 0 to 1.
 -- rl_run_id: The RL run that the engine was assigned to; NULL for the run itself, or without an RL run.
 -- step: Number of the RL step.
 -- requests: Rollout requests that were aborted and rerouted, or serving requests that a row of a sample stands for.

@@ -1,5 +1,5 @@
 -- One row for each window of a serving device for which it was drawn at random whether leases are withheld. Lending's
--- cost to serving is what requests met in the other windows, beyond what they met in withheld ones.
+-- cost to serving is how much worse requests fared in the other windows than in withheld ones.
 --
 -- event_time: When the row was recorded, as the window began, UTC, to the microsecond.
 -- t0_ns: Start of the window, or of the agent if it started within the window, UTC nanoseconds since the Unix epoch.
