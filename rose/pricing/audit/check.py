@@ -24,7 +24,7 @@ class Check:
 
 
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files with events, the ledger with its chain and the receipts `against`. Raises LedgerError."""
+    """Compare frozen files with events, and the ledger with its hash chain and receipts. Raises LedgerError."""
     try:
         with ledger.lock("closing"):
             settle(ledger)

@@ -182,7 +182,7 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Post and return a correction of a close. Return None if no charge differs. By default, use the last price book.
+    """Post and return a correction of a close. Return None if no charge differs. `book`: by default, the last one.
 
     Raises PricingError for an unknown close, an empty reason, or a period that cannot be priced. Also raises
     PriceBookError."""
