@@ -1,5 +1,4 @@
-"""Alerts: a rule about a figure fires an alert, which Apprise sends once. The ledger's `alerts.json` lists active
-ones."""
+"""Alerts. If a figure breaks a rule, Apprise sends a message, once. The ledger's `alerts.json` lists active alerts."""
 
 from __future__ import annotations
 
@@ -92,7 +91,7 @@ class AlertsConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """An active alert, sent again when its `level` rises."""
+    """An active alert. It is sent again when its `level` rises."""
 
     key: str
     title: str
@@ -150,7 +149,7 @@ def load(path: Path) -> AlertsConfig:
 
 
 def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
-    """Return URLs by name, from lines `NAME=URL`. Raises AlertsError, which never contains the URL."""
+    """Return destinations by name, from lines `NAME=URL`. Raises AlertsError, whose text never contains a URL."""
     from apprise import Apprise, AppriseAsset
 
     source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file
@@ -168,11 +167,11 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
         if not line.strip() or line.startswith("#"):
             continue
         if not equals or name in plugins:
-            raise AlertsError(f"line {number} of {source} must be NAME=URL, and its name unique")
+            raise AlertsError(f"line {number} of {source} must be NAME=URL, with a name that no other line has")
         with _apprise_log():
             plugin = Apprise.instantiate(url, asset=AppriseAsset(http_redirects=False))
         if plugin is None:
-            raise AlertsError(f"destination {name!r} of {source} is not an Apprise URL; Apprise documents them")
+            raise AlertsError(f"destination {name!r} of {source} is not an Apprise URL; see Apprise's documentation")
         scheme = url.partition("://")[0].lower()
         if scheme in _CLEAR and not plugin.secure and not is_loopback(plugin.host):
             raise AlertsError(f"destination {name!r} of {source} sends clear text to another host; use {scheme}s://")
@@ -191,7 +190,7 @@ def evaluate(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) ->
 
 
 def send(ledger: Ledger, *, file: Path) -> Mapping[str, object]:
-    """Send new alerts as a background job. Raises AlertsError for a message that did not arrive."""
+    """Check the rules of `file` and send new alerts, as a background job. Raises AlertsError if a message fails."""
     done = check(ledger, load(file))
     if done.failed:
         raise AlertsError("; ".join(f"{entry.title} -> {entry.to}: {entry.error}" for entry in done.failed))

@@ -1,4 +1,4 @@
-"""Tables on a terminal, with text from a ledger or a price book escaped."""
+"""Tables on a terminal. Text from a ledger or a price book is escaped."""
 
 from collections.abc import Iterable, Sequence
 

@@ -93,8 +93,8 @@ class Stamp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """A value in `nano_usd`, `nano_usd/...`, `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`. If it
-    is None, `why` says why."""
+    """A value and its unit: `nano_usd`, `nano_usd/...`, `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`. If
+    `value` is None, `why` says why."""
 
     value: int | float | None
     unit: str
@@ -108,7 +108,7 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """Return a text such as `$0.0123`, `2 min 03.4 s` or `41.2%`, or the reason for no value."""
+        """Return a text such as `$0.0123`, `2 min 03.4 s` or `41.2%`, or the reason why there is no value."""
         if self.value is None:
             return self.why or NOT_ENOUGH_DATA
         return _text(self.value, self.unit)
@@ -155,7 +155,7 @@ class Figures:
         return self.amount(None if usd is None else nano_usd_of(usd), view, **shown)
 
     def amount(self, nano_usd: int | None, view: str, **shown: Unpack[_Money]) -> Figure:
-        """Return a figure from whole nano-dollars. The interval is in dollars."""
+        """Return a figure of whole nano-dollars. The `interval` among `shown` is in dollars."""
         per = shown.pop("per", None)
         unit = "nano_usd" if per is None else f"nano_usd/{per}"
         figure = self._figure(nano_usd, unit, view, shown)

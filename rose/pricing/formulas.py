@@ -13,19 +13,19 @@ def blended_price(input_usd_per_million: float, output_usd_per_million: float) -
 
 
 def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0) -> float:
-    """[A] at pi = 1. Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha.
+    """Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha. Published ([A]) for pi = 1.
 
-    `r` is billed output over answer tokens, `rho` rollouts per kept rollout, and `alpha` the verifier's accept rate."""
+    `r` is output tokens / answer tokens, `rho` rollouts besides each kept one, `alpha` the verifier's accept rate."""
     return cpm * r * (1 + pi * rho) / alpha
 
 
 def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: float, borrowed_share: float) -> float:
-    """[D] Return pi = ((1 - phi) * c_D + phi * c_O) / c_S, where phi is the borrowed share of useful rollout tokens."""
+    """[D] Return pi = ((1 - phi) * c_D + phi * c_O) / c_S. Here phi is the borrowed share of useful rollout tokens."""
     return ((1 - borrowed_share) * c_dedicated + borrowed_share * c_opportunistic) / c_serving
 
 
 def best_of_n_elasticity(p: float, n: float) -> float:
-    """[D] Return the elasticity in n of 1 - (1 - p)^n, which is below 1: more tries raise the cost per correct."""
+    """[D] Return the elasticity in n of 1 - (1 - p)^n. It is below 1: more tries raise the cost per correct answer."""
     miss: float = (1 - p) ** n
     return -n * miss * log(1 - p) / (1 - miss)
 
@@ -33,14 +33,14 @@ def best_of_n_elasticity(p: float, n: float) -> float:
 def training_spend_with_borrowing(
     training_usd: float, rollout_share: float, borrowed_share: float, cost_ratio: float
 ) -> float:
-    """[D] Return D_T' = D_T * ((1 - psi) + psi * ((1 - phi) + phi * c_O / c_D)); psi is D_T's rollout share."""
+    """[D] Return D_T' = D_T * ((1 - psi) + psi * ((1 - phi) + phi * c_O / c_D)); psi: rollouts' share of D_T."""
     return training_usd * ((1 - rollout_share) + rollout_share * ((1 - borrowed_share) + borrowed_share * cost_ratio))
 
 
 def third_line_threshold(
     inference_usd: float, training_usd: float, rollout_share: float, borrowed_share: float, cost_ratio: float
 ) -> float:
-    """[D] Return kappa3 = D_I / D_T', the right side of the frontier if a part of the rollouts is borrowed."""
+    """[D] Return kappa3 = D_I / D_T': the right side of the frontier's inequality, if some rollouts are borrowed."""
     spend = training_spend_with_borrowing(training_usd, rollout_share, borrowed_share, cost_ratio)
     return inference_usd / spend
 
@@ -60,5 +60,5 @@ def break_even_provision(
 
 
 def cost_multiplier(throughput_gain: float, borrowed_over_dedicated_cost: float) -> float:
-    """[D] Return M = (1 + p_O g_O / (p_D g_D)) / x: the cost with borrowing over the cost without, for a gain x."""
+    """[D] Return M = (1 + p_O g_O / (p_D g_D)) / x: cost with borrowing / cost without, if throughput grows x times."""
     return (1 + borrowed_over_dedicated_cost) / throughput_gain

@@ -1,4 +1,4 @@
-"""Money is an integer number of nano-dollars, and a rate is a `Decimal`: floats are never added up."""
+"""Money is an integer number of nano-dollars, and a price per unit is a `Decimal`. Floats are never added up."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -40,7 +40,7 @@ def charge_nano_usd(usd_per_hour: Decimal, duration_ns: int) -> int:
 def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
     """Divide an integer in proportion to integer weights, by largest remainder. In a tie, the first key gets more.
 
-    If all weights are zero, the parts are equal. Raises ValueError without keys, or for a negative weight."""
+    If all weights are zero, the parts are equal. Raises ValueError if there are no keys or a weight is negative."""
     if not weights:
         raise ValueError(f"cannot split {total} among no keys")
     if any(weight < 0 for weight in weights.values()):
@@ -51,7 +51,7 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
 
 
 def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
-    """Round `parts` to integers that sum to `total` (None: their rounded sum), by largest remainder.
+    """Round `parts` to integers that sum to `total`, by largest remainder. The default is their rounded sum.
 
     `total` may differ from the exact sum by at most one per part."""
     exact = sum(parts.values(), Fraction(0))

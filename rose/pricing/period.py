@@ -15,16 +15,16 @@ _MONTH = re.compile(r"(\d{4})-(\d\d)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Period:
-    """A period [from_ns, to_ns) of whole UTC hours. Raises PricingError for any other period, or an empty one."""
+    """A period [from_ns, to_ns) of whole UTC hours. Raises PricingError if it is empty or not of whole hours."""
 
     from_ns: int
     to_ns: int
 
     def __post_init__(self) -> None:
         if self.from_ns % NS_PER_HOUR or self.to_ns % NS_PER_HOUR:
-            raise PricingError(f"a period is made of whole UTC hours, and {self.label} is not")
+            raise PricingError(f"a period must consist of whole UTC hours, and {self.label} does not")
         if self.to_ns <= self.from_ns:
-            raise PricingError(f"a period ends after it begins, and {self.label} does not; check both ends")
+            raise PricingError(f"a period must end after it begins, and {self.label} does not; check both ends")
 
     @property
     def label(self) -> str:
@@ -82,7 +82,7 @@ def instant(text: str, option: str) -> int:
 
 
 def nanoseconds(at: datetime) -> int:
-    """Return nanoseconds since the epoch. A time without a zone is UTC."""
+    """Return nanoseconds since the Unix epoch. A time without a zone is UTC."""
     return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1) * 1000
 
 

@@ -32,7 +32,7 @@ _VIEWS = (
 def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str) -> None:
     """Copy a run's rows from every view into temporary tables.
 
-    A fleet's copy includes its RL runs. An RL run's copy includes the events of its fleets while the run was there."""
+    A fleet's copy includes its RL runs. An RL run's copy includes events of its fleets in the run's time there."""
     pin(connection, ledger)
     snapshot_pinned(connection, run_id)
 
@@ -98,7 +98,7 @@ _SMALL_EVENTS = 10_000  # Beyond this, copying takes longer than a plan of each 
 
 
 def pin(connection: duckdb.DuckDBPyConnection, ledger: Ledger) -> None:
-    """Fix `event`, and the views that read it, at the events that exist now. Daily views are not fixed.
+    """Let `event` and the views that read it show only events that exist now. Daily views still show new events.
 
     Raises LedgerError, duckdb.Error or OSError if a file is damaged or gone."""
     small: list[str] = []

@@ -38,7 +38,8 @@ def reconcile(
     tolerance: Fraction = Fraction(5, 1000),
     provenance: str | None = None,
 ) -> dict[str, Any]:
-    """Return both sides of each line, and the days that differ by more than the tolerance. Raises PricingError."""
+    """Return what ledger and invoice have for each line, and the days on which they differ by more than `tolerance`, a
+    share of the ledger's amount. Raises PricingError."""
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("an invoice is compared by UTC day: give a period of whole UTC days")
     if not path.is_file():
@@ -155,7 +156,7 @@ def _reason(line: Mapping[str, Any], tolerance: Fraction) -> str:
             reasons.append(f"price: {a} an hour billed, {b} in the ledger")
     reasons += [f"not on the invoice on {line['days_ledger']} days"] if line["days_ledger"] else []
     reasons += [f"not in the ledger on {line['days_invoice']} days"] if line["days_invoice"] else []
-    return "; ".join(reasons) or "another amount"
+    return "; ".join(reasons) or "the amounts differ"
 
 
 def tables(made: Mapping[str, Any]) -> Iterator[Element]:
@@ -163,7 +164,7 @@ def tables(made: Mapping[str, Any]) -> Iterator[Element]:
     yield (
         f"Ledger {format_usd(total['ledger_nano'])}, vendor {format_usd(total['effective_nano'])} (billed "
         f"{format_usd(total['billed_nano'])}). Line by line they differ by {format_usd(made['disagreement_nano'])}: "
-        f"{'within' if made['within'] else 'beyond'} the tolerance of {made['tolerance']:.4g} of the ledger's"
+        f"{'within' if made['within'] else 'beyond'} the tolerance of {made['tolerance']:.4g} of the ledger's amount"
     )
     amounts = (("ledger", "ledger_nano"), ("vendor", "effective_nano"), ("difference", "difference_nano"))
     for title, names in (("By line", ("name", "item", "reason")), ("Days that differ", ("day", "name", "item"))):

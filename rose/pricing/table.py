@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. A terminal never breaks a `whole` cell."""
+    """A column of a table. If `whole`, a terminal never breaks its cells."""
 
     name: str
     kind: Kind = "text"
@@ -36,8 +36,8 @@ class Column:
 class Table:
     """A table of text, numbers, Figures and None. `view` and `stamp` apply to all figures. `footer` has totals.
 
-    A `grouped` table shows a repeated first cell only once. `marks` are by row number. `name` names the sheet. Raises
-    ValueError if a row does not have one cell per column."""
+    If `grouped`, a repeated first cell is shown only once. `marks` are by row number. `name` is the sheet's name.
+    Raises ValueError if a row does not have one cell for each column."""
 
     title: str
     columns: tuple[Column, ...]

@@ -30,7 +30,7 @@ def test_what_is_no_period_is_refused() -> None:
     for text in ("2026-11-01T05:30", "2026-11-01"):
         with pytest.raises(PricingError, match=f"--hour '{text}' is not an hour"):
             period.hour(text, "--hour")
-    with pytest.raises(PricingError, match="ends after it begins"):
+    with pytest.raises(PricingError, match="must end after it begins"):
         Period(0, 0)
 
 

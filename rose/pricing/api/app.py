@@ -1,4 +1,4 @@
-"""The HTTP server: its paths, who may ask, and errors as JSON."""
+"""The HTTP server: its paths, the check of who may ask, and errors as JSON."""
 
 import functools
 import hmac
@@ -109,8 +109,8 @@ def application(
 
 @contextmanager
 def serve(served: Sequence[ServedLedger], host: str, port: int, *, token: str | None = None) -> Iterator[str]:
-    """Serve on `host`:`port` while the `with` block runs, and yield the URL. Port 0 means any free port. Raises
-    OpenAddressError if others could read without a token, SecretError for a short token, or LedgerError."""
+    """Serve on `host`:`port` while the `with` block runs, and yield the server's URL. Port 0: any free port. Raises
+    OpenAddressError if other hosts could read without a token, SecretError for a short token, or LedgerError."""
     address.check_guarded(host, token, "--token-file or ROSE_API_TOKEN")
     protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
     config = uvicorn.Config(
@@ -144,7 +144,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 def _stopped(request: Request, token: str | None) -> Response | None:
-    """Return the response that refuses a request, or None. No ledger is read before this check."""
+    """Return the response that refuses a request, or None if it may proceed. No ledger is read before this check."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin", "")
     why = address.refusal(request.method, host, origin, has_token=token is not None)
     if why is not None:

@@ -1,5 +1,5 @@
-"""The figures of `/metrics`: the cost of this UTC month so far, as gauges because a correction may lower it. The most
-expensive teams and runs have their own series; `__other__` is the sum of all others."""
+"""The figures of `/metrics`: the cost of this UTC month so far. They are gauges, because a correction may lower a cost.
+Each of the most expensive teams and runs has its own series; `__other__` is the sum of all others."""
 
 import time
 from collections import defaultdict
@@ -34,8 +34,8 @@ _MERGED = f"beyond the {RUNS_MAX} most expensive, teams and runs are summed as {
 METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its labels and what it is.
     "rose_cost_dollars": (
         (*_PART, "view", "team", "run"),
-        f"Cost, {_SO_FAR}, by view, which are never added to each other: amortized and fully loaded sum to the bill, "
-        f"marginal is what borrowing added to it; {_MERGED}.",
+        f"Cost, {_SO_FAR}, by view. Never add views: amortized and fully loaded each sum to the bill, and marginal is "
+        f"what borrowing added to the bill; {_MERGED}.",
     ),
     "rose_cost_bill_dollars": (_PART, f"The bill, {_SO_FAR}."),
     "rose_cost_rollout_dollars": (
@@ -45,15 +45,15 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
     "rose_cost_per_accepted_dollars": (_PART, f"Amortized rollout cost of an accepted answer, {_SO_FAR}."),
     "rose_saved_dollars": (
         (*_PART, "kind"),
-        f"Savings of borrowing, {_SO_FAR}: against buying if the fleet would have been there anyway, and if not, and "
-        "capacity avoided, which was on no bill. Never add them. Without a sample, a saving is not known.",
+        f"Savings of borrowing, {_SO_FAR}. cash_saved: against buying, if the fleet would exist anyway or if not. "
+        "capacity_avoided: was on no bill. Never add kinds. A kind without a sample is not known.",
     ),
     "rose_borrowed_device_seconds": (_RUN, f"Rollout time on serving devices, {_SO_FAR}; {_MERGED}."),
     "rose_rollout_device_seconds": (_RUN, f"Rollout time on all devices, {_SO_FAR}; {_MERGED}."),
     "rose_rollout_tokens": (_RUN, f"Tokens that rollouts generated, {_SO_FAR}; {_MERGED}."),
     "rose_answers_accepted": (_RUN, f"Answers that were accepted and not stale, {_SO_FAR}; {_MERGED}."),
     "rose_serving_requests": (_PART, f"Serving requests that ended, {_SO_FAR}."),
-    "rose_slo_attainment_ratio": (_PART, f"Share of ended serving requests that kept latency budgets, {_SO_FAR}."),
+    "rose_slo_attainment_ratio": (_PART, f"Share of ended serving requests within their latency budgets, {_SO_FAR}."),
     "rose_budget_dollars": (("ledger", "team"), "Budget of a team for this UTC month."),
     "rose_cost_example_prices": (_PART, "1 if the prices are made up, so that no figure is a cost."),
     "rose_cost_up": (("ledger",), "1 if the ledger was priced; 0 if it could not be, and then it has no figures."),
@@ -90,7 +90,7 @@ class Facts:
 
 
 def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
-    """Return the figures of the month of `now_ns`. A ledger that cannot be priced has only `rose_cost_up` 0."""
+    """Return the figures of the month of `now_ns`. A ledger that cannot be priced has `rose_cost_up` 0 and no costs."""
     samples, month = Samples(), month_at(now_ns)
     for one in served:
         try:
@@ -115,7 +115,7 @@ def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
 
 
 def _read(served: ServedLedger, month: Period, provenance: str, now_ns: int) -> Facts | None:
-    """Return the facts of a month, or None without charges. Raises PricingError or LedgerError."""
+    """Return the facts of a month, or None if it has no charges. Raises PricingError or LedgerError."""
     by = ("team", "run", "pool", "bucket")
     try:
         amortized = served.cost(Question(period=month, by=by, provenance=provenance))

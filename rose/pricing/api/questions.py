@@ -53,7 +53,7 @@ class ServedLedger:
     def saved(
         self, period: Period, provenance: str | None = None, team: str | None = None, run_id: str | None = None
     ) -> Saved:
-        """Return what `rose saved` answers. A run is priced again only after a change of ledger or prices."""
+        """Return the answer of `rose saved`. A run is priced again only after the ledger or the prices changed."""
         from_ns, to_ns = period.from_ns, period.to_ns
         book = pricebook.choose(self.ledger, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         key = (self._mark, book.sha256, book.chosen, provenance)
@@ -64,7 +64,7 @@ class ServedLedger:
 
     @property
     def _mark(self) -> str:
-        """Return the newest segments except the access log's. They change with every event outside that log."""
+        """Return a text that changes with every event of the ledger, except events of the access log."""
         heads = sorted((self.ledger.folder / "heads").glob("[!.]*.json"))
         return "\n".join(f"{head.name} {head.read_text('utf-8')}" for head in heads if head.stem != access.WRITER)
 
@@ -79,14 +79,14 @@ class LedgerQuery(BaseModel, extra="forbid"):
 class ProvenanceQuery(LedgerQuery):
     provenance: Annotated[
         Literal["live", "replay", "simulated"] | None,
-        Field(description="Only figures of this provenance; needed if there are several."),
+        Field(description="Only figures of this provenance; needed if the period has several provenances."),
     ] = None
     team: Annotated[Text | None, Field(description="One team only.")] = None
 
 
 class SavedQuery(ProvenanceQuery):
     period: Annotated[Text | None, Field(description=f"{FORMS}; by default this-month.")] = None
-    tz: Annotated[Text, Field(description="Days, weeks and months are those of this IANA time zone.")] = "UTC"
+    tz: Annotated[Text, Field(description="The IANA time zone of days, weeks and months.")] = "UTC"
     run: Annotated[Text | None, Field(description="One run only.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
@@ -97,12 +97,12 @@ class SavedQuery(ProvenanceQuery):
 class CostQuery(SavedQuery):
     by: Annotated[
         list[Text],
-        Field(max_length=cost.DIMENSIONS_MAX, description=f"A dimension, or several: {', '.join(cost.BY)}, tag:NAME."),
+        Field(max_length=cost.DIMENSIONS_MAX, description=f"One or more dimensions: {', '.join(cost.BY)}, tag:NAME."),
     ] = ["team"]
     tag: Annotated[Text | None, Field(description="Only runs with this tag, as NAME=VALUE.")] = None
     view: Annotated[Text, Field(description=f"{' or '.join(cost.VIEWS)}.")] = "amortized"
     close: Annotated[Text | None, Field(description="A single close with its corrections.")] = None
-    as_of: Annotated[Text | None, Field(description="The close as known at this UTC time.")] = None
+    as_of: Annotated[Text | None, Field(description="Only with `close`: the close as known at this UTC time.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         answer = served.cost(cost.question(served.ledger, now_ns=now_ns, **self.model_dump(exclude={"ledger"})))
@@ -145,7 +145,7 @@ class TrustQuery(LedgerQuery):
 
 
 def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
-    """Return ledgers by name from items FOLDER or NAME=FOLDER. Raises LedgerError."""
+    """Return a named ledger for each item, which is FOLDER or NAME=FOLDER. Raises LedgerError."""
     ledgers: dict[str, ServedLedger] = {}
     for text in given:
         name, equals, folder = text.partition("=")

@@ -1,4 +1,4 @@
-"""The check that the books are unchanged: every frozen byte against the ledger's events."""
+"""The check that the books have not changed. It compares every frozen byte with the ledger's events."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -25,7 +25,7 @@ Unit = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceHour:
-    """One UTC hour of a run's device. A shared device belongs to the fleet's run."""
+    """One UTC hour of a device of a run. A device that several runs share belongs to the fleet's run."""
 
     run_id: str
     provenance: str
@@ -39,7 +39,7 @@ class DeviceHour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """The events of a device-hour that were known at the close. `late` counts those recorded after the close."""
+    """A device-hour's events. If its period is closed, events after the close are left out; `late` counts them."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -68,7 +68,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class WriterEvents:
-    """The events of one writer. `holds` says whether the hash chain is intact, and is None for archived parts."""
+    """The events of one writer. `holds` says whether its hash chain is intact; it is None if files are archived."""
 
     writer: str
     first_seq: int
@@ -79,7 +79,7 @@ class WriterEvents:
 
 
 def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
-    """Return the events of a device-hour, without those after `mark`. Raises LedgerError."""
+    """Return a device-hour's events. `mark` has each writer's last seq that counts (None: all). Raises LedgerError."""
     with ledger.connect() as connection:
         scope = asdict(device_hour)
         hour_ns = scope.pop("hour_ns")
@@ -109,7 +109,7 @@ def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int
 
 
 def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[WriterEvents]:
-    """Return the span of each writer's events. `verified` tells which chains are broken. Raises LedgerError."""
+    """Return seqs and files of `events` by writer. `verified` tells which chains are broken. Raises LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
         by_writer.setdefault(row["writer"], []).append(row["seq"])

@@ -1,5 +1,5 @@
-"""The explanation of a device-hour's charge: its share by largest remainder, nanoseconds by bucket, the price book's
-entry, and the ledger's events, each recomputed."""
+"""The explanation of a device-hour's charge. It recomputes each step: the price book's entry, nanoseconds by bucket,
+the division by largest remainder, and the ledger's events."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,14 +53,14 @@ class ChargeQuestion:
         return frame.filter(*chosen)
 
     def none_like_it(self, frame: pl.DataFrame) -> str:
-        """Return why no row matches: the first value that no row has, or the combination."""
+        """Return why no row matches: the first value that no row has, or else that no row has all the values."""
         for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
             value = getattr(self, name)
             values = frame[name].drop_nulls().unique().sort().to_list()
             if value is not None and value not in values:
                 option = name.removesuffix("_id").removeprefix("policy_")
                 return f"no charge has {option} {value!r}{did_you_mean(str(value), [*map(str, values)])}"
-        return "no charge has all of that; `rose cost --by run --by device --by bucket` lists them"
+        return "no charge has all these values; `rose cost --by run --by device --by bucket` lists the charges"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +102,7 @@ class Explanation:
 
 
 def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, provenance: str | None = None) -> Explanation:
-    """Explain a charge at its present price. Raises LedgerError, or PricingError unless one device-hour matches."""
+    """Explain a charge at today's price. Raises LedgerError, or PricingError unless exactly one device-hour matches."""
     hour_ns = question.hour_ns
     price = partial(charges.price, ledger, book)
     to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
@@ -122,7 +122,7 @@ def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, proven
 
 
 def explain_closed(ledger: Ledger, question: ChargeQuestion, close_id: str) -> list[Explanation]:
-    """Explain a charge as it was closed and as it was last restated. Raises what `explain` and `of_close` raise."""
+    """Explain a charge as closed and, if corrected, as last corrected. Raises as `explain` and `of_close` do."""
     closed = of_close(ledger, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
     device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)
@@ -156,7 +156,7 @@ def _one(question: ChargeQuestion, frame: pl.DataFrame) -> tuple[DeviceHour, pl.
             f"{format_usd(row['cost_nano'])}"
             for row in hours.head(_SHOWN).iter_rows(named=True)
         )
-        raise PricingError(f"{hours.height:,} device-hours are like that; name one. The largest:\n{listed}")
+        raise PricingError(f"{hours.height:,} device-hours match; choose one of them. The largest:\n{listed}")
     ((run_id, own_provenance, device_id, hour, _),) = hours.iter_rows()
     return DeviceHour(run_id=run_id, provenance=own_provenance, device_id=device_id, hour_ns=nanoseconds(hour)), rows
 

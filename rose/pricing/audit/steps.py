@@ -1,4 +1,4 @@
-"""The steps between a charge and its events, each recomputed from the price book and the ledger."""
+"""The steps between a charge and its events. Each is recomputed from the price book and the ledger."""
 
 import re
 from collections import Counter
@@ -29,7 +29,7 @@ Holder = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The time that a run held a device in an hour, the part billed to the run, and the device's other runs."""
+    """The time that a run held a device in an hour, the part of it billed to the run, and the runs that shared it."""
 
     held_ns: int
     ns: int
@@ -38,7 +38,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A sum as recorded and as recomputed. `asked` is False if the question is not about this sum."""
+    """A sum as charged and as recounted now. `asked` is False if the question is not about this sum."""
 
     what: str
     charged: int
@@ -76,7 +76,7 @@ def capacity(
     everybodys: pl.DataFrame | None = None,
     part: Held | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of device time. The question is about `question_rows`, some of a device-hour's `rows`."""
+    """Yield the steps of device time. `rows` are a device-hour's charges. The question is about `question_rows`."""
     rows, question_rows, everybodys = map(
         _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
     )
@@ -127,7 +127,7 @@ def capacity(
 
 
 def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
-    """Return each run's part of a device's hour. Shared time is divided equally."""
+    """Return each run's part of a device's hour. Time that several runs share is divided equally."""
     spans = [
         (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + money.NS_PER_HOUR))
         for stay in stays
@@ -148,7 +148,7 @@ def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
 def transfer(
     rows: pl.DataFrame, question_rows: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
 ) -> Iterator[Step]:
-    """Yield the steps of weight syncs. `rows` are all transfer charges of a device-hour."""
+    """Yield the steps of weight syncs. `rows` are all transfer charges of the device-hour."""
     sent: Counter[tuple[Any, ...]] = Counter()
     for event in evidence.syncs:
         sent[event["route"], event["policy_version"], event["rl_run_id"]] += event["wire_bytes"]
@@ -234,8 +234,8 @@ def _rollout(
     counted = sum(row["tokens"] for row in listed.values())
     recorded = sum(event["tokens"] for event in token_events)
     sums.append(Sum("tokens of the hour's turns and preemptions", counted, recorded, "tokens"))
-    says = f"divided by tokens, a generated one weighing ${prices.output_usd_per_million} and a prompt token computed "
-    says += f"again ${prices.input_usd_per_million} per million{_entry(book, 'tokens', prices)}"
+    says = f"divided by tokens: a generated one counts ${prices.output_usd_per_million}, a prompt token that was "
+    says += f"computed again ${prices.input_usd_per_million} per million{_entry(book, 'tokens', prices)}"
     return Step(f"rollout, {_lease(under[0])}{_whose(under[1])}", says, tuple(sums))
 
 

@@ -25,7 +25,7 @@ STATES: tuple[str, ...] = ("closed", "correction", "open")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Charges that appear on one invoice: those of a close, a correction, or open hours."""
+    """Charges that appear on one invoice: those of a close, those of a correction, or those of open hours."""
 
     source: Path | pl.DataFrame  # The frozen file or the rows; hours outside `period` do not count.
     period: Period
@@ -49,7 +49,7 @@ class Part:
 
     @property
     def billing_period(self) -> Period:
-        """Return the period of billing. A correction is billed in the month of its posting."""
+        """Return the period of the invoice. A correction is billed in the month in which it was posted."""
         if self.posting is None:
             return self.period
         return month_at(self.posting.posted_ns) if self.correction else self.posting.period
@@ -72,7 +72,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Bill:
-    """The parts of a period's bill, of one provenance: closes with their corrections, then open hours."""
+    """A period's bill, of one provenance. Its parts are the closes with their corrections, then the open hours."""
 
     ledger: Ledger
     period: Period
@@ -122,7 +122,7 @@ class Bill:
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """Return the charges plus the corrections. `closed` says whether the hour is closed."""
+        """Return the charges plus the corrections. The column `closed` says whether the hour is closed."""
         frames = [part.frame for part in (*reversed(self.corrections), *self.charges)]
         summed = charge_algebra.add(frames) if self.corrections else charge_algebra.canonical(pl.concat(frames))
         return summed.with_columns(closed=~pl.any_horizontal(pl.lit(False), *map(charge_algebra.in_period, self.open)))
@@ -155,10 +155,10 @@ def bill(
     close_id: str | None = None,
     as_of_ns: int | None = None,
 ) -> Bill:
-    """Return the bill of a period, or of a single close as known at `as_of_ns`. `price_book` prices the open hours.
+    """Return the bill of a period, or of one close as known at `as_of_ns`. `price_book` prices the open hours.
 
-    Raises PricingError without charges, for several provenances without a choice, for changed frozen files, and for
-    open hours that cannot be priced. Also raises PriceBookError."""
+    Raises PricingError if there are no charges, if several provenances have charges and none is chosen, if a frozen
+    file has changed, or if open hours cannot be priced. Also raises PriceBookError."""
     every = postings(ledger) if close_id is None else {close_id: store.of_close(ledger, close_id, as_of_ns)}
     overlapping = {name: own for name, own in every.items() if own[0].period.overlaps(period)}
     present = {own[0].provenance for own in overlapping.values()}
@@ -221,7 +221,7 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> Bill
 
 
 def of_run(ledger: Ledger, run_id: str, price_book: str | PriceBook | None = None) -> Bill:
-    """Return the bill of a run, with its RL runs if it is a fleet, and with its marginal cost."""
+    """Return the bill of a run, with the marginal cost. The bill of a fleet includes its RL runs."""
     from rose.pricing.run.priced import priced as priced_run
 
     book = pricebook.choose(ledger, price_book, run_id=run_id)

@@ -42,7 +42,7 @@ def within(frame: pl.DataFrame, period: Period) -> pl.DataFrame:
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return the charges of all frames, summed and in canonical order, without rows of zero."""
+    """Return the sum of the frames' charges, in canonical order. Rows whose amounts are all 0 are left out."""
     joined = pl.concat([frame.select(COLUMNS) for frame in frames])
     summed = joined.group_by(DIMENSIONS, maintain_order=True).agg(
         *(pl.col(name).sum() for name in AMOUNTS), *(pl.col(name).first() for name in REFERENCES)
@@ -55,7 +55,7 @@ def difference(now: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
 
 
 def canonical(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the charges in the order of pricing, so that the same rows give the same bytes."""
+    """Return the charges in the order in which pricing lists them. The same rows then give the same bytes."""
     place = pl.col("bucket").replace_strict(_PLACES, default=len(_PLACES), return_dtype=pl.Int64)
     before = ("hour", "fleet_run_id", "provenance", "device_id", "lease_id")
     own = (pl.col("run_id") != pl.col("fleet_run_id"), pl.col("run_id"))
@@ -65,7 +65,7 @@ def canonical(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> list[dict[str, Any]]:
-    """Return sums by dimensions, the largest first; a null is "unallocated". Raises PricingError."""
+    """Return sums by dimensions, the largest first. Null becomes "unallocated". Raises PricingError."""
     known = [name for name, column in BY.items() if column in frame.columns]
     for name in by:
         if name not in known:

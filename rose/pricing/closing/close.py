@@ -1,4 +1,4 @@
-"""Closing a period freezes its charges. Restating it adds signed rows: closed + corrections = restated, exactly."""
+"""Closing a period freezes its charges. Restating it adds signed rows, so that closed + corrections = restated."""
 
 import dataclasses
 import getpass
@@ -38,14 +38,14 @@ def close(
 ) -> Posting:
     """Price and freeze a period, completely or not at all.
 
-    Raises PricingError for example prices, for a period that is not over, is empty or overlaps another close, and for
-    an open run unless `with_open_runs` is set. Also raises PriceBookError or LedgerError."""
+    Raises PricingError if the prices are examples, if the period is not over, has no charge or overlaps a close, or if
+    a run is open and `with_open_runs` is not set. Also raises PriceBookError or LedgerError."""
     now_us = utc_us() if now_us is None else now_us
     refuse_example(book, f"closing {period.label}")
     if period.to_ns > now_us * 1000:
         raise PricingError(
-            f"the period {period.label} ends at {utc(period.to_ns)}, which is not over at {utc(now_us * 1000)}; "
-            "close it afterwards, or close a shorter one"
+            f"the period {period.label} ends at {utc(period.to_ns)} and is not over at {utc(now_us * 1000)}; "
+            "close it afterwards, or close a shorter period"
         )
     with ledger.lock("closing"):
         settle(ledger)
@@ -93,7 +93,7 @@ def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
 
 
 def settle(ledger: Ledger) -> None:
-    """Finish a killed process's postings, and remove its other files. The caller must hold the lock."""
+    """Finish a killed process's recorded postings, and remove its other files. The caller must hold the lock."""
     for posted in postings(ledger).values():
         store.finish(ledger, posted)
     store.discard_unposted(ledger)
@@ -116,8 +116,8 @@ def make_posting(
 ) -> tuple[Posting, dict[str, bytes]]:
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
-            f"{close_id} comes to {cost_nano:,} nano-dollars, and the books take amounts below {2**63:,}: check the "
-            "unit of the prices (`rose price`), or close a shorter period"
+            f"{close_id} comes to {cost_nano:,} nano-dollars, but the books take only amounts below {2**63:,}: check "
+            "the unit of the prices (`rose price`), or close a shorter period"
         )
     contents, book = {rows_file: store.parquet(frame), **more_files}, priced.book
     posting = Posting(
@@ -182,7 +182,7 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Correct a close, or return None if no charge differs. By default, use the last posting's price book.
+    """Post and return a correction of a close. Return None if no charge differs. `book`: by default, the last one.
 
     Raises PricingError for an unknown close, an empty reason, or a period that cannot be priced. Also raises
     PriceBookError."""

@@ -5,8 +5,8 @@
 - closes/<close>/corrections-0001.parquet: the signed rows of the first correction, with its number, time and reason
 - closes/<close>/price_book-0001.toml: this correction's price book, if it is a different one
 
-Files lie in a hidden folder until the ledger has recorded the event. If a process is killed before that, nothing
-remains; if afterwards, the next process finishes its work."""
+Files wait in a hidden folder until the ledger has recorded the posting's event. If a process is killed before that,
+nothing is posted. If it is killed afterwards, the next process finishes the posting."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class BookStamp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posting:
-    """Frozen rows: the charges of a close (number 0), or the correction with this number.
+    """Frozen rows: the charges of a close if `number` is 0, or else the rows of the correction with this number.
 
-    `files` has the SHA-256 of each file in the close's folder, and `watermark` each writer's last priced seq and its
-    segment's SHA-256."""
+    `files` has the SHA-256 of each file of the posting. `watermark` has each writer's last priced seq, and the SHA-256
+    of the segment with this seq."""
 
     close_id: str
     number: int
@@ -84,7 +84,7 @@ class Posting:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the posting's event, which also covers the posting's files."""
+        """Return the SHA-256 of the posting's event. The event has the files' SHA-256, so this covers them, too."""
         return hashlib.sha256(canonical(self.to_json())).hexdigest()
 
     @property
@@ -132,7 +132,7 @@ def postings(ledger: Ledger) -> dict[str, list[Posting]]:
 
 
 def watermark(ledger: Ledger) -> dict[str, tuple[int, str]]:
-    """Return each writer's last seq on disk, and its segment's SHA-256."""
+    """Return each writer's last seq on disk, and the SHA-256 of the segment with this seq."""
     return {writer: (link.last_seq, link.sha256) for writer, link in segments.newest_links(ledger.folder).items()}
 
 
@@ -195,9 +195,9 @@ def parquet(frame: pl.DataFrame) -> bytes:
 
 
 def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> None:
-    """Freeze a posting. The caller must hold the lock. Raises LedgerError if the disk or the ledger refuses.
+    """Freeze a posting. The caller must hold the lock. Raises LedgerError if files or the event cannot be written.
 
-    If the event was recorded by then, the next call finishes the posting."""
+    If the event had been recorded before the error, the next call finishes the posting."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     temporary = staged(ledger, posting.close_id)
     try:

@@ -1,5 +1,5 @@
-"""The FOCUS 1.2 rows of a bill, as Parquet or CSV. A purchase row bills one hour of the fleet; the rows of its charges
-have the amortized cost. Quantities are rounded to 1e-12."""
+"""The FOCUS 1.2 rows of a bill, as Parquet or CSV. An hour of the fleet has purchase rows with the billed cost, and
+rows for its charges with the amortized cost. Quantities are rounded to 1e-12."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write checked FOCUS rows. The same bill gives the same bytes. Raises PricingError."""
+    """Check and write the FOCUS rows of a bill. The same bill gives the same bytes. Raises PricingError."""
     out.check(path, SUFFIXES)
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
@@ -91,7 +91,7 @@ def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
 
 
 def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
-    """Divide `marginal_nano` among rows by borrowed time. The result is null for other rows, and without a total."""
+    """Divide `total_nano` among borrowed rows by their time. Other rows get null, and all do without a total."""
     borrowed = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout")
     name = "marginal_nano"
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():

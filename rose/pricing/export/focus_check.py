@@ -30,7 +30,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FocusSums:
-    """Totals of FOCUS rows in nano-dollars: `billed`, `effective`, `purchased`, and one for each bucket."""
+    """The sums of FOCUS rows. `totals` has nano-dollars: `billed`, `effective`, `purchased` and `bucket/<name>`."""
 
     rows: int
     totals: Mapping[str, int]

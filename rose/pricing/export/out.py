@@ -30,7 +30,7 @@ class Written:
 
 
 def check(path: Path, suffixes: Collection[str] = ()) -> None:
-    """Raise PricingError if the suffix is wrong or the path cannot be used. Call this before any work."""
+    """Raise PricingError if the path has a wrong suffix or cannot be used. Call this before any work."""
     if suffixes and path.suffix not in suffixes:
         raise PricingError(f"{path} must end in {' or '.join(sorted(suffixes))}: the end of its name says the format")
     if path.is_dir():
@@ -42,7 +42,7 @@ def check(path: Path, suffixes: Collection[str] = ()) -> None:
 
 
 def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
-    """Write a file with `make`, then rename it. `make` returns rows and totals in nano-dollars. Raises PricingError."""
+    """Let `make` write a file, then rename it. `make` returns (rows, nano-dollar totals). Raises PricingError."""
     check(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:

@@ -15,8 +15,8 @@ from rose.pricing.price_books.pricebook import PriceBook
 
 @dataclass(frozen=True, slots=True)
 class PriceUsed:
-    """The price of one `unit` of an `item`: `device/<class>/<pool>`, `transfer/<route>` or `energy`. A `stretch` is the
-    time between two price changes, numbered from 0."""
+    """The price of one `unit` of an `item`. An item is `device/<class>/<pool>`, `transfer/<route>` or `energy`.
+    A `stretch` is the time between two price changes; stretches are numbered from 0."""
 
     item: str
     stretch: int
@@ -45,7 +45,7 @@ def keyed(part: Part) -> pl.DataFrame:
 
 
 def used(part: Part) -> list[PriceUsed]:
-    """Return the prices that a part's charges used, by item and stretch. Raises PriceBookError."""
+    """Return the prices that a part's charges used, in the order of item and stretch. Raises PriceBookError."""
     keys = ("item", "stretch")
     firsts = (pl.col(name).first() for name in ("kind", "device_class", "pool", "route", "unit"))
     charged = keyed(part).group_by(*keys).agg(pl.col("hour").min(), *firsts)

@@ -44,8 +44,8 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
     for name, frame in sheets.items():
         if frame.height > _ROWS_MAX:
             raise PricingError(
-                f"{name} has {frame.height:,} rows, and an Excel sheet at most {_ROWS_MAX:,}: export FOCUS rows, or a "
-                "shorter period"
+                f"{name} has {frame.height:,} rows, but an Excel sheet has at most {_ROWS_MAX:,}: export FOCUS rows, "
+                "or a shorter period"
             )
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:

@@ -1,13 +1,13 @@
-"""The cost of a correct answer, in two figures with 95% intervals, by a bootstrap over blocks of groups.
-- *measured*: dollars over accepted trajectories at each price line, a ratio of sums.
+"""The cost of a correct answer, in two figures. A bootstrap over blocks of groups gives their 95% intervals.
+- *measured*: dollars / accepted trajectories, a ratio of sums, at each price line (LINES).
 - *formula*: CPM * R * (1 + pi * rho) / alpha, in dollars per million answer tokens, at the token prices of the run's
-  start. [A] at pi = 1. [D] If pi has the price of rollout tokens, the figure is C3. The factors count judged groups:
-  rho   = trajectories / judged groups - 1: rollouts beyond the answer that is kept.
+  start. Published ([A]) with pi = 1; called C3 ([D]) with pi from rollout token prices. Only judged groups count:
+  rho   = trajectories / judged groups - 1: trajectories besides the answer that is kept.
   alpha = judged groups with an accepted trajectory / judged groups.
 
-Neither alpha nor the accept rate counts stale trajectories. Draws include the spread of a token's price (`tokens`) and
-the interval of m. A share has Wilson's interval with groups as clusters. PPV is the share of correct trajectories among
-accepted and audited ones, and C / PPV the cost per correct answer."""
+Stale trajectories count neither in alpha nor in the accept rate. The bootstrap also draws token prices (`tokens`) and
+the cost m of borrowing from their intervals. A share has Wilson's interval, with groups as clusters. PPV is the share
+of correct trajectories among the accepted and audited ones. A figure / PPV is the cost per correct answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SEED = 3  #: Seed of the draws of m; prices of tokens have seeds of their own.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenCost:
-    """Exact dollars per useful token on each line, and the share of tokens that were borrowed."""
+    """Exact dollars per useful token at each price line, and the share of useful tokens that were borrowed."""
 
     by_line: Mapping[str, Fraction | None]
     #: Dollars paid for rollouts: `borrowed` marginal with avoidable device time, `dedicated` amortized.
@@ -81,10 +81,10 @@ class TokenCost:
 def token_cost(
     allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal, spreads: Mapping[str, Spread]
 ) -> TokenCost:
-    """[D] Return c = p / (tau * (1 - w)) on each line: rollout dollars over a placement's useful tokens.
+    """[D] Return c = p / (tau * (1 - w)) at each price line: rollout dollars / useful (not wasted) tokens.
 
-    `serving` prices borrowed time at its amortized price, `opportunistic` at its marginal price with
-    avoidable device time, and `blended` at the price that was paid."""
+    The line `serving` has borrowed time at its amortized price, `opportunistic` at its marginal price with avoidable
+    device time, and `blended` all time at the price that was paid."""
     borrowed, dedicated = tokens["borrowed"].useful, tokens["dedicated"].useful
     dedicated_usd, useful = rollout_usd(allocation.in_pools("rollout", "train")), borrowed + dedicated
     sums = {
@@ -195,7 +195,7 @@ def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
 
 
 def size(group: Mapping[str, Any]) -> int:
-    """Return a group's trajectories. A verdict may be recorded before its trajectory's event, and counts too."""
+    """Return the number of a group's trajectories. One whose verdict is recorded before its own event counts, too."""
     return max(int(group["trajectories"]), int(group["judged"]))
 
 
@@ -251,7 +251,7 @@ def _part(group: Mapping[str, Any], name: str) -> int:
 def measured_interval(
     cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the interval of `measured` on a line, and that divided by PPV. Each may be None."""
+    """Return the interval of `measured` at a price line, and the interval of `measured` / PPV. Each may be None."""
     if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
         return None, None
     return _intervals(_ratio(_dollars(cost, tokens, groups, drawn, line), drawn.accepted), drawn)

@@ -1,4 +1,4 @@
-"""A run of a ledger after verification, with its prices and counts, and the head of its reports."""
+"""A run of a verified ledger, with its prices and counts, and the heading of the run's reports."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -49,7 +49,7 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PricedRun:
-    """A run with its dollars, tokens and groups. The connection has a snapshot of the run."""
+    """A run with its dollars, tokens and groups. `connection` has a snapshot of the run's rows."""
 
     connection: duckdb.DuckDBPyConnection
     run: RunFacts
@@ -77,8 +77,8 @@ def priced(
 ) -> Iterator[PricedRun]:
     """Price a run, by default the newest run that has events of the kind `needs`.
 
-    Raises PricingError if the ledger does not verify, or if the run is unknown, of mixed provenance, or without device
-    time. Raises PriceBookError for an unusable price book or a missing price."""
+    Raises PricingError if the ledger does not verify, or if the run is unknown, mixes provenances, or has no device
+    time. Raises PriceBookError if the price book cannot be used or lacks a price."""
     with closing(ledger.connect()) as connection:
         pin(connection, ledger)
         run_id = newest_run(connection, needs) if run_id is None else run_id
@@ -132,7 +132,7 @@ def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
     set_variables(connection, run_id=run_id)
     runs = rows(connection, "run/facts")
     if not runs:
-        raise QuestionError(f'the ledger has no run {run_id!r}; `rose sql "from run"` lists those it has')
+        raise QuestionError(f'the ledger has no run {run_id!r}; `rose sql "from run"` lists its runs')
     (facts,) = runs
     if len(mix := facts["provenances"]) != 1:
         raise PricingError(
@@ -142,8 +142,8 @@ def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
 
 
 def silent(*, status: str, provenance: str, heard_us: int, expires_s: float | None, now_us: int) -> bool:
-    """Return whether a live run has not ended, and its timeout has passed since `heard_us`, the UTC microseconds of the
-    last event of its fleet."""
+    """Return whether a live run that has not ended is silent: its fleet's last event, at `heard_us` (UTC microseconds),
+    is older than the timeout."""
     allowed_s = UNKNOWN_S if expires_s is None else max(expires_s, LEAST_S)
     return status == "running" and provenance == "live" and now_us - heard_us > allowed_s * 1_000_000
 

@@ -1,12 +1,12 @@
 """Rollout tokens by placement and fate, and how uncertain the price of a token is.
 
 A token counts once, on the engine that made it: generated = accepted + rejected + stale + lost + open. Stale and lost
-tokens are waste, the others useful. [D] The price is dollars over tokens.
+tokens are wasted, and the others are useful. [D] A token's price is dollars / tokens.
 
 The run's time is divided into equal blocks, which count as independent (batch means: Law, Simulation Modeling and
-Analysis, ch. 9). The variance is that of a ratio under cluster sampling, with Student's t. It is computed from
-blocks and from pairs of neighbouring blocks, which may be correlated, and the larger one is used. A block's dollars
-are its rollout time at each device class's mean price."""
+Analysis, ch. 9). The price's variance is that of a ratio under cluster sampling; its interval is Student's t. Since
+neighbouring blocks may be correlated, the variance is computed from blocks and from pairs of neighbours, and the larger
+one is used. A block's dollars are its rollout time at the mean price of each device class."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,9 +72,9 @@ class Spread:
 
 
 def spreads(blocks: Iterable[Mapping[str, Any]], usd_per_ns: Mapping[tuple[str, str], float]) -> dict[str, Spread]:
-    """Return the spreads of `borrowed`, `dedicated`, and `loaded`: all time of dedicated devices.
+    """Return the spreads of `borrowed`, `dedicated`, and `loaded`, which is dedicated devices with all their time.
 
-    `usd_per_ns` has mean prices by (placement, device class). A placement needs tokens in `BLOCKS_MIN` blocks."""
+    `usd_per_ns` has mean prices by (placement, device class). Work in less than `BLOCKS_MIN` blocks gives no spread."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
     for row in blocks:
         price = usd_per_ns.get((row["placement"], row["device_class"]), 0.0)

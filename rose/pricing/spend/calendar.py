@@ -36,7 +36,7 @@ class Hour(NamedTuple):
 
 @dataclass(frozen=True)
 class Calendar:
-    """A time zone with its IANA name. Raises QuestionError."""
+    """A time zone with its IANA name. Raises QuestionError for an unknown name."""
 
     tz: str = "UTC"
 
@@ -53,7 +53,7 @@ class Calendar:
         return ZoneInfo(self.tz)
 
     def period(self, text: str, now_ns: int) -> Period:
-        """Return the period that `text` names in one of FORMS, at most ten years. Raises QuestionError."""
+        """Return the period that `text` describes in one of FORMS, at most ten years. Raises QuestionError."""
         first, dots, last = text.partition("..")
         begin, end = self._bounds(first, now_ns)[0], self._bounds(last if dots else first, now_ns)[1]
         if end - begin > _DAYS_MAX * NS_PER_DAY:
@@ -63,7 +63,7 @@ class Calendar:
         return Period(begin, end)
 
     def text(self, period: Period) -> str:
-        """Return a text in this zone: the period's first and last day if they are whole, or else both instants."""
+        """Return a period as text in this zone: its first and last day if it has whole days, or else begin and end."""
         if self.day_begins(period.from_ns) and self.day_begins(period.to_ns):
             days = (f"{moment(ns).astimezone(self.zone):%Y-%m-%d}" for ns in (period.from_ns, period.to_ns - 1))
             return f"{' through '.join(dict.fromkeys(days))}, {self.tz}"

@@ -56,12 +56,12 @@ class Question:
             if name not in known and not (name.startswith(_TAG) and name != _TAG):
                 raise QuestionError(f"cost cannot be shown by {name!r}{did_you_mean(name, {*known, 'tag:NAME'})}")
         if len(self.by) > DIMENSIONS_MAX or len(set(self.by)) < len(self.by):
-            raise QuestionError(f"--by names {', '.join(self.by)}: give one to {DIMENSIONS_MAX} dimensions, each once")
+            raise QuestionError(f"--by is {', '.join(self.by)}: give one to {DIMENSIONS_MAX} dimensions, each once")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line: its value in each dimension, and its nano-dollars. In the fully loaded view, `ns` and `tokens` are 0."""
+    """A line, with its value in each dimension and its amounts. In the fully loaded view, `ns` and `tokens` are 0."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -80,7 +80,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """The answer in nano-units. `lines` sum to `total`; `bill_nano` is the bill without filters."""
+    """The answer, in nano-dollars. The `lines` sum to `total`. `bill_nano` is the bill without filters."""
 
     question: Question
     lines: tuple[Line, ...]
@@ -249,7 +249,7 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """Return the lines, sorted in each dimension of TIMES by time, else by cost. Equal first values stay together."""
+    """Return lines in order: TIMES by time, other dimensions by cost. Lines with equal first values are together."""
     amounts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in sums.iter_rows(named=True):
         own = amounts[tuple(row[name] for name in question.by)]

@@ -1,7 +1,7 @@
-"""What borrowing saved in a period: saved against buying, and capacity avoided, which are never added.
+"""What borrowing saved in a period, in two figures that are never added: saved against buying, and capacity avoided.
 
-Both are computed for each fleet. An RL run gets the share of its tokens, minus what its own borrowing added; the
-fleet's run gets the rest. A period gets the shares of its hours by borrowed tokens. So runs and periods add up."""
+Both are computed for a fleet, then divided. An RL run gets a share by its tokens, minus what its own borrowing added;
+the fleet's run gets the rest. A period gets a share by the tokens borrowed in its hours. So runs and periods add up."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from rose.pricing.query import rows, set_variables
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
 
-NOT_ONE_RUN_S = "what no RL run has alone: devices let go, terms known of the fleet only, and borrowing for no RL run"
+NOT_ONE_RUN_S = "what no single RL run has: devices let go, costs known for the fleet only, and borrowing for no RL run"
 SHARE = "it is a part of the fleet's figure, which has the interval"
 SUM = "it adds up several fleets, each with an interval of its own"
 ENDS = ("if_there_anyway", "if_not")  # Both ends of the saving, in order.
@@ -36,7 +36,7 @@ Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whole:
-    """A run's comparison with dedicated devices over all its time. `why` says why its fields are None."""
+    """A run's comparison with dedicated devices, over the run's whole time. If fields are None, `why` says why."""
 
     way: Alternative | None = None
     borrow: Marginal | None = None
@@ -48,8 +48,8 @@ class Whole:
 class PeriodSaving:
     """The savings in a period, in nano-dollars. If they are None, `why` says why.
 
-    `cash_nano` is `bought_nano` (dedicated devices), plus the price of devices let go, minus `added_nano` (borrowing).
-    It has two ends: if the fleet would exist anyway, and if it would not."""
+    `cash_nano`, the saving against buying, is `bought_nano` (dedicated devices) plus the price of devices let go, minus
+    `added_nano` (borrowing). It has two values: if the fleet would exist anyway, and if it would not."""
 
     why: str | None = None
     capacity_nano: int | None = None
@@ -82,7 +82,7 @@ class RunSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """The savings of all fleets, and of runs, which sum to them."""
+    """The savings of all fleets together (`fleet`) and of each run. Without filters, the runs sum to the fleets."""
 
     period: Period
     provenance: str
@@ -127,10 +127,10 @@ def saved(
     kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the savings of a period. `team` and `run_id` choose runs. `kept` caches runs at one price book.
+    """Return the savings of a period. `team` and `run_id` select runs. `kept` is a cache of runs for one price book.
 
-    `progress` receives the numbers of done and all runs. Raises NothingChargedError without runs, QuestionError for an
-    unknown run or team, and PricingError for several price books, or for several provenances without a choice."""
+    `progress` receives the count of finished runs and of all runs. Raises NothingChargedError if there are no runs,
+    QuestionError for an unknown run or team, PricingError if a price book or a provenance must be chosen."""
     refuse_archived_since(ledger, period.from_ns)
     provenance, found = _found(ledger, period, provenance, team, run_id)
     book = _book(ledger, period, price_book, provenance, run_id)
@@ -274,7 +274,7 @@ def _ends(ends: Iterable[int]) -> tuple[int, int]:
 
 
 def cash_text(saving: PeriodSaving) -> str:
-    """Return a text such as `$1.20`, or `$1.20 or less` if terms are unknown; both ends in the order of ENDS."""
+    """Return a text such as `$1.20`, or `$1.20 or less` if terms are unknown. Two values are in the order of ENDS."""
     if saving.cash_nano is None:
         return "not known"
     ends = " or ".join(dict.fromkeys(format_usd(end) for end in saving.cash_nano))

@@ -1,8 +1,8 @@
 """The bootstrap: units (groups, probes) are drawn with replacement, and their integer columns are summed.
 
-Few units vary too little, and their tails are too short: each end of an interval is taken at the share of a normal
-beyond sqrt(n / (n - 1)) * t (Hesterberg, 2015, "expanded percentiles"). Groups resemble neighbours in time: `by_time`
-draws whole blocks (Carlstein, 1986). Draws are seeded and summed in a fixed order, equal on any machine."""
+The draws of few units vary too little. So each tail of an interval is the share of a normal distribution beyond
+sqrt(n / (n - 1)) * t, for n units and Student's t (Hesterberg, 2015, "expanded percentiles"). Neighbouring groups in
+time are alike, so `by_time` draws whole blocks (Carlstein, 1986). Draws are seeded, and equal on any machine."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Interval:
 
 
 def sums(columns: Ints) -> Floats | None:
-    """Return sums over resampled units, shape (RESAMPLES, columns), of `columns`, shape (units, columns). Return None
-    for fewer than two units."""
+    """Return the sums of columns over resampled units, shape (RESAMPLES, columns), or None for fewer than two units.
+    `columns` has the shape (units, columns)."""
     size = len(columns)
     if size < 2:
         return None
@@ -57,10 +57,10 @@ def sums(columns: Ints) -> Floats | None:
 
 def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
     """Return sums over resampled blocks of units, and the number of blocks. The number is 0 if there are too few units.
-    The more neighbours in the columns `made` are correlated, the more units are needed.
+    The more neighbouring units are correlated in the columns `made`, the more units are needed.
 
-    Blocks of g units, whose neighbours correlate by r, have 1 - 2r / (g (1 - r^2)) of the variance of independent
-    blocks (batch means of an autoregression), so the spread of draws is divided by the root of this."""
+    If neighbouring units correlate by r, blocks of g units have only 1 - 2r / (g (1 - r^2)) of the variance of
+    independent blocks (batch means of an autoregression). So the spread of draws is divided by the root of this."""
     size, count = len(columns), min(BLOCKS, len(columns))
     block = np.arange(size) * count // max(1, size)
     blocks = np.zeros((count, columns.shape[1]), dtype=np.int64)
@@ -75,7 +75,7 @@ def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
 
 
 def alikeness(made: Ints) -> float:
-    """Return the largest correlation of neighbours in any column: of its amounts, or of its parts of the total."""
+    """Return the largest correlation of neighbouring units, over all columns: of amounts, or of shares of the total."""
     size, most, total = len(made), 0.0, made.sum(axis=1, keepdims=True)
     away = np.hstack([made - made.mean(axis=0), made - total * (made.sum(axis=0) / max(1, total.sum()))])
     for column in away.T[np.any(np.abs(away) > 1e-6, axis=0)]:
@@ -84,13 +84,13 @@ def alikeness(made: Ints) -> float:
 
 
 def drawn_clusters(places: int) -> Ints:
-    """Return the cluster that each draw puts at each place, shape (RESAMPLES, places)."""
+    """Return numbers of clusters below `places`, drawn with replacement, shape (RESAMPLES, places)."""
     return np.random.default_rng(_SEED).integers(places, size=(RESAMPLES, places))
 
 
 def interval(values: Floats, units: int) -> Interval | None:
-    """Return the middle 95% of resampled values, expanded for few units. An undefined value counts as the highest.
-    Return None for fewer than `UNITS_MIN` units."""
+    """Return the interval of the middle 95% of resampled values, wider for few units. NaN counts as infinity. Return
+    None for fewer than `UNITS_MIN` units, or if even the low end is not finite."""
     from scipy.special import ndtr
 
     if units < UNITS_MIN:
@@ -104,14 +104,14 @@ def interval(values: Floats, units: int) -> Interval | None:
 
 
 def expanded(units: int) -> float:
-    """Return how many deviations from the mean the bootstrap of a mean of normal units covers 95%."""
+    """Return the half-width of the 95% interval of a mean of normal units, in standard deviations of the draws."""
     return sqrt(units / (units - 1)) * student(units - 1)
 
 
 @functools.lru_cache(maxsize=8)
 def normals(seed: int) -> Floats:
-    """Return draws for an estimate with an interval of its own, in half-widths of that interval. Combine them
-    with draws of `by_time`: `interval` of these draws, for BLOCKS units, returns the half-width."""
+    """Return draws for an estimate that has its own interval, in half-widths of that interval. Combine them with draws
+    of `by_time`: `interval` of these draws, for BLOCKS units, is -1 to 1."""
     drawn = np.random.default_rng(seed).standard_normal(RESAMPLES) / expanded(BLOCKS)
     drawn.flags.writeable = False
     return drawn
@@ -119,7 +119,7 @@ def normals(seed: int) -> Floats:
 
 @functools.lru_cache(maxsize=4096)
 def student(freedom: float) -> float:
-    """Return the 97.5% quantile of Student's t, which bounds the middle 95%."""
+    """Return the 97.5% quantile of Student's t. The middle 95% lies between minus and plus this value."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

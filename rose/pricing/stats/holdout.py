@@ -1,8 +1,9 @@
 """The effect of lending, compared with time in which leases were withheld at random.
 
-[D] The effect on y over x is Y_lent - X_lent * Y_withheld / X_withheld, summed over strata: devices with enough
-withheld windows, and all others. Windows were randomised, so they are the clusters. The withheld ratio has Student's t
-(Welch and Satterthwaite), or Wilson's interval if it has a bound. Strata are combined by MOVER."""
+[D] y is a measure, such as late requests, and x its base, such as requests; Y and X are their sums. The effect on y is
+Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. Each device with enough withheld windows is a stratum,
+and all others are one. Windows were drawn at random, so they are the clusters. The withheld rate Y / X has Student's t
+interval (Welch and Satterthwaite), or Wilson's if the rate has a bound. Strata are combined by MOVER."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ TOGETHER = ""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """Sums over one side's windows. `squares` is the sum of y^2 over single events, None if y has no events."""
+    """Sums over the lent or the withheld windows. `squares` is the sum of y^2 over events, None if y has no events."""
 
     x: float
     y: float
@@ -80,7 +81,7 @@ def too_few(windows: int) -> str:
 
 
 def more_windows(compared: Mapping[str, Stratum], bound: float | None) -> int | None:
-    """Return how many more withheld windows would tell the effect from chance (`more_units`)."""
+    """Return how many more withheld windows are needed to tell the effect from chance (`more_units`)."""
     return more_units(effect(compared, bound), sum(part.withheld.clusters.count for part in compared.values()))
 
 
@@ -92,7 +93,7 @@ def would_tell(windows: int | None) -> str:
 
 
 def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
-    """Return the strata of a measure, or None for too few withheld windows or nothing lent."""
+    """Return the strata of a measure, or None if there are too few withheld windows or nothing was lent."""
     keys = key_of(rows)
     sides: dict[tuple[str, bool], list[Row]] = {}
     for row in rows:
@@ -108,8 +109,8 @@ def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
 
 
 def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
-    """Return lending's effect on y with its 95% interval. `bound` is the largest possible y / x. The variance is that
-    of the withheld rate times 1 + X_withheld / X_lent."""
+    """Return lending's effect on y with its 95% interval. `bound` is the largest possible y / x. The variance of the
+    effect is X_lent^2 * (1 + X_withheld / X_lent) * the variance of the withheld rate."""
     parts = list(compared.values())
     value = sum(part.effect for part in parts)
     variances = [(part.variance, part.withheld.clusters.count - 1) for part in parts]
@@ -127,7 +128,7 @@ def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
 
 
 def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, float]:
-    """Return both ends of the rate without lending: Wilson's interval of a share of the bound, widened."""
+    """Return the interval of the rate without lending: Wilson's for its share of the bound, widened as in `effect`."""
     side = part.withheld
     rate = side.y / side.x
     wider = sqrt(1 + side.x / part.lent.x)
@@ -136,8 +137,8 @@ def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, fl
 
 
 def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
-    """Return how many Bernoulli trials have as much information as the withheld windows. A few windows may vary too
-    little. So part of the variance is from events that correlate as in lent windows, if that makes fewer trials."""
+    """Return how many Bernoulli trials have as much information as the withheld windows. Few windows may vary too
+    little by chance. So a part of the variance is taken from lent windows, if this gives fewer trials."""
     side = part.withheld
     share = min(1.0, side.y / side.x / bound)
     spread, variance = share * (1 - share), side.variance / bound**2

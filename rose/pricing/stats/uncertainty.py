@@ -1,5 +1,4 @@
-"""95% intervals of rates and means when events occur in clusters (minutes of a device). Only clusters count as
-independent."""
+"""95% intervals of rates and means of events in clusters, such as a device's minutes. Only clusters are independent."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class Clusters:
 
 
 def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
-    """Return n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2, or None for fewer than two clusters."""
+    """Return y / x's variance n / (n - 1) * sum((y_k - x_k * y / x)^2) / x^2, or None for fewer than two clusters."""
     if clusters.count < 2 or x <= 0:
         return None
     mean = y / x
@@ -41,7 +40,7 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 
 def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
-    """Return the trials over the design effect of the clusters (Korn and Graubard, 1998), times (t / z)^2 and at least
+    """Return trials / (the clusters' design effect * (t / z)^2) (Korn and Graubard, 1998). The divisor is at least
     `EFFECT_MIN`. If no trial or every trial succeeded, each cluster counts as one trial."""
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
@@ -60,7 +59,7 @@ def wilson(rate: float, trials: float) -> tuple[float, float]:
 
 
 def share_interval(successes: float, trials: float, clusters: Clusters) -> tuple[float, float]:
-    """Return Wilson's interval of a share. If each cluster is a single trial, every trial counts in full."""
+    """Return Wilson's interval of successes / trials. If each cluster has one trial, every trial counts in full."""
     effective = float(trials) if trials == clusters.count else effective_trials(successes, trials, clusters)
     low, high = wilson(successes / trials, effective)
     return rounded(low), rounded(high)
@@ -89,7 +88,7 @@ class Estimate:
         return Estimate(self.value * factor, low, high)
 
     def widened(self, low_share: float, high_share: float) -> Estimate:
-        """Return the estimate times an independent factor near 1 with this 95% interval."""
+        """Return the estimate times an independent factor near 1, whose 95% interval is `low_share` to `high_share`."""
         below, above = sorted((self.value * low_share, self.value * high_share))
         return Estimate(
             self.value,
@@ -101,11 +100,11 @@ class Estimate:
         return Estimate(self.value + known, self.low + known, self.high + known)
 
     def draws(self, seed: int) -> Floats:
-        """Return a random value for each resample (`bootstrap.normals`). On each side of the value, it is normal."""
+        """Return random values, one for each resample. Each side of `value` is normal and has its own width."""
         return self._at(normals(seed))
 
     def draws_like(self, resampled: Floats) -> Floats:
-        """Return random values with the same ranks as `resampled`."""
+        """Return values distributed as in `draws`. Their ranks are those of `resampled`."""
         from scipy.special import ndtri
 
         place = np.argsort(np.argsort(resampled, kind="stable"), kind="stable")
@@ -116,8 +115,8 @@ class Estimate:
 
 
 def more_units(estimate: Estimate, units: int) -> int | None:
-    """Return how many more units would tell the effect from 0 at 95% with a power of 80%: 0 if the interval excludes 0,
-    None if the effect is 0. It needs units * ((z + z_power) * error / effect)^2 in all."""
+    """Return how many more units are needed to tell the effect from 0 at 95%, with a power of 80%. In all, this needs
+    units * ((z + z_power) * error / effect)^2. Return 0 if the interval excludes 0, or None if the effect is 0."""
     if estimate.low > 0 or estimate.high < 0:
         return 0
     if not estimate.value:
@@ -128,7 +127,7 @@ def more_units(estimate: Estimate, units: int) -> int | None:
 
 def total(estimates: Iterable[Estimate]) -> Interval | None:
     """Return the interval of a sum of independent estimates (MOVER). Its low end is sum - sqrt(sum of (value - low)^2).
-    With two Wilson intervals it is Newcombe's interval of a difference."""
+    With two Wilson intervals, the result is Newcombe's interval of a difference."""
     parts = list(estimates)
     if not parts:
         return None
@@ -139,14 +138,14 @@ def total(estimates: Iterable[Estimate]) -> Interval | None:
 
 
 def welch(variances: Iterable[tuple[float, int]]) -> float | None:
-    """Return a sum's degrees of freedom by Welch and Satterthwaite, from pairs (variance, freedom)."""
+    """Return a sum's degrees of freedom by Welch and Satterthwaite, from its terms' (variance, freedom)."""
     parts = list(variances)
     squares = sum(variance**2 / freedom for variance, freedom in parts)
     return sum(variance for variance, _ in parts) ** 2 / squares if squares else None
 
 
 def mean(value: float, variances: Sequence[tuple[float, int]]) -> Estimate:
-    """Return a sum of independent means, with its interval by Student's t."""
+    """Return `value`, a sum of independent means, with its Student's t interval from their (variance, freedom)."""
     freedom = welch(variances)
     if freedom is None:
         return Estimate(value, value, value)

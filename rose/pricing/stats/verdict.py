@@ -1,4 +1,4 @@
-"""Verdicts. A verdict names a side only if the whole 95% interval is on that side."""
+"""Verdicts: is a value above a limit? There is a verdict only if the whole 95% interval is on one side."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -8,7 +8,7 @@ from rose.pricing.stats.uncertainty import Z, wilson
 
 
 def exceeds(low: float, high: float | None, other: float = 0.0) -> bool | None:
-    """Return whether a value with this 95% interval is above `other`, or None if it is unclear."""
+    """Return True if a value with this 95% interval is above `other`, False if it is not, and None if it is unclear."""
     if low > other:
         return True
     return False if high is not None and high <= other else None
@@ -16,7 +16,7 @@ def exceeds(low: float, high: float | None, other: float = 0.0) -> bool | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Promise:
-    """Serving's requests, how many missed a latency budget, and the share that should keep it."""
+    """How many requests serving had, how many missed a latency budget (`late`), and the share that should keep it."""
 
     late: int
     requests: int
@@ -29,7 +29,7 @@ class Promise:
 
     @property
     def more(self) -> int | None:
-        """Return how many more requests like these give a verdict, or None if no number gives one."""
+        """Return how many more requests like these give a verdict, or None if there is one or no number does."""
         off = Fraction(self.late, self.requests) - (1 - self.target) if self.requests else 0
         if self.kept is not None or not off:
             return None

@@ -28,7 +28,7 @@ HISTORY_DAYS = 56  #: Past days that a forecast is fitted to.
 
 BUDGETED = "budgeted"  #: Action of the ledger's event.
 
-_NO_CHARGE = "no charge names this team: check how it is spelt"
+_NO_CHARGE = "this team has no charge: check how its name is spelt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """The spending of a team, or of the fleet if `team` is None, in a month, and its forecast."""
+    """What a team, or the fleet if `team` is None, has spent in a month, and the forecast for the month."""
 
     team: str | None
     month: str
@@ -60,7 +60,7 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TeamBudget(Expected):
-    """A team's budget for a month, and what it has spent. `spent` = `closed` + `open`."""
+    """A team's budget for a month, and what the team has spent. `spent` = `closed` + `open`."""
 
     team: str
     budget: Figure
@@ -68,12 +68,12 @@ class TeamBudget(Expected):
     open: Figure
     left: Figure
     over: Figure
-    #: False where no charge names the team: its zeros are true, its name may be wrong, and it has no forecast.
+    #: False if the team has no charge: its zeros are true, its name may be wrong, and it has no forecast.
     has_charges: bool
 
 
 def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
-    """Set a team's budget for a month. Return it in nano-dollars. Raises PricingError or LedgerError."""
+    """Set a team's budget for a month. Return the budget in nano-dollars. Raises PricingError or LedgerError."""
     if not team.strip():
         raise PricingError("the team has no name; give the value of the tag `team`, or unallocated")
     try:
@@ -102,7 +102,7 @@ def show(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
-    """Return every team with a budget for the month. `book` prices open hours. Raises PricingError."""
+    """Return budget and spending of each team with a budget. `book` prices open hours. Raises PricingError."""
     budgets_nano = budgets(ledger, month)
     if not budgets_nano:
         raise PricingError(
@@ -121,11 +121,11 @@ def expected(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[Expected]:
-    """Return the figures of the fleet and every team, or of `team`. `book` prices open hours. Raises PricingError."""
+    """Return the fleet's and all teams' figures, or only `team`'s. `book` prices open hours. Raises PricingError."""
     costs = _Costs.read(ledger, month, book, now_us, provenance)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
-        raise PricingError(f"no charge that was read names team {team!r}{did_you_mean(team, teams)}")
+        raise PricingError(f"the days that were read have no charge of team {team!r}{did_you_mean(team, teams)}")
     rows = []
     for name in (None, *teams) if team is None else (team,):
         spent_nano, _ = costs.spent(name)
@@ -168,7 +168,7 @@ class _Costs:
         return cls(hours=charges.hours, stamp=stamp, month=month, now_ns=now_ns, unread=unread)
 
     def spent(self, team: str | None) -> tuple[int, int]:
-        """Return a team's nano-dollars in the month: all, and those of closed hours."""
+        """Return a team's cost in the month and, of it, the cost of closed hours, in nano-dollars."""
         begin, end = naive(self.month.from_ns), naive(self.month.to_ns)
         hours = _of_team(self.hours, team).filter(pl.col("hour").is_between(begin, end, closed="left"))
         return int(hours["cost_nano"].sum()), int(hours.filter(pl.col("closed"))["cost_nano"].sum())
@@ -178,7 +178,7 @@ class _Costs:
         return dataclasses.replace(estimate, method=estimate.method + self.unread)
 
     def _history(self, team: str | None) -> Mapping[date, int]:
-        """Return the team's cost on each past day, starting with the first day that has all hours of the fleet."""
+        """Return the team's nano-dollars on each past day. The first day is the first with all hours of the fleet."""
         day = pl.col("hour").dt.date().alias("day")
         past = self.hours.filter(pl.col("hour") < naive(of_day(day_of(self.now_ns)).from_ns))
         if past.is_empty():

@@ -1,12 +1,12 @@
-"""The forecast cost of a month: the amount spent so far, plus the remaining days, drawn from a fitted model.
+"""The forecast of a month's cost: the cost so far, plus the cost of the remaining days, drawn from a fitted model.
 
-[D] Cost of a day = level + trend + weekday + error, in logarithms, or in dollars if a day cost nothing. Errors are
-autoregressive with coefficient r, weighted by its restricted likelihood; the rest is fitted by generalised least
-squares (Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4).
+[D] Cost of a day = level + trend + weekday + error, in logarithms, or in dollars if a day cost nothing. An error is r
+times the day before's error, plus news. For each r, the rest is fitted by generalised least squares; the weight of an r
+is its restricted likelihood (Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4).
 
-A day is a departure if its news exceeds `NEWS` robust deviations, or its Studentized residual exceeds chance, or its
-logarithm is `FAR` robust deviations from the median of its weekday. If enough days follow a level shift or a holiday,
-the forecast uses only those days. After a burst there is no forecast."""
+A day is a departure if its news exceeds `NEWS` robust deviations, or its Studentized residual is more than chance
+explains, or its logarithm is `FAR` robust deviations from the median of its weekday. After a level shift or a holiday,
+only the later days are used, if they are enough. After a burst there is no forecast."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ASSUMES = "assuming no level shift, holiday or burst to come"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """The nano-dollars at the end of the month, None without enough data; `method` then says why."""
+    """A month's whole cost in nano-dollars. The amounts are None without enough data; `method` then says why."""
 
     method: str
     expected_nano: int | None = None
@@ -48,7 +48,7 @@ class Forecast:
 def forecast(
     history: Mapping[date, int], spent_nano: int, left: Sequence[tuple[date, Fraction]], budget_nano: int | None = None
 ) -> Forecast:
-    """Return a month's forecast. `history` has no gaps; `left` has the remaining share of each day."""
+    """Return a month's forecast. `history` has no gaps. `left` has the days to come, each with its remaining share."""
     if not left:
         return Forecast(
             method="the month is over",
@@ -85,7 +85,7 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The fit for one r: coefficients, a root of their covariance over the error's variance, and squared residuals."""
+    """The fit for one r. `root` is of coefficient covariance / error variance. `squares` sums squared residuals."""
 
     carried: float
     coefficients: Floats
@@ -97,7 +97,7 @@ class _Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """Past and future days, as logarithms or as dollars over `unit`."""
+    """Past and future days. Costs are logarithms of nano-dollars, or nano-dollars / `unit`."""
 
     first: date
     logs: bool
@@ -124,7 +124,7 @@ class _Model:
         return cls(first, logs, unit, y, x, share, list(_fits(y, x[:days])))
 
     def departure(self) -> tuple[str, date] | None:
-        """Return the most unusual day with its name, or None if no day is unusual."""
+        """Return the most unusual day's kind (SHIFT, HOLIDAY, BURST) and date, or None if no day is unusual."""
         fit, known = max(self.fits, key=lambda one: one.log_likelihood), self.x[: len(self.y)]
         error = self.y - known @ fit.coefficients
         level = self.y - known[:, 2:] @ fit.coefficients[2:]  # Without what weekdays do.
@@ -166,7 +166,7 @@ def _rounded(amounts: Floats) -> Floats:
 
 
 def _beyond(values: Floats) -> Floats:
-    """Return the distance of each value from the median, in robust deviations."""
+    """Return each value's distance from the median, in robust standard deviations."""
     away = values - np.median(values)
     return np.asarray(away / max(1.4826 * float(np.median(np.abs(away))), _LEAST_DEVIATION), dtype=np.float64)
 
@@ -178,7 +178,7 @@ def _weekday_medians(y: Floats) -> Floats:
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
-    """Return externally Studentized residuals, divided by the limit that chance explains (Bonferroni)."""
+    """Return externally Studentized residuals / the largest that chance explains (Bonferroni)."""
     from scipy.special import stdtrit
 
     y, x = y[1:] - carried * y[:-1], x[1:] - carried * x[:-1]
@@ -190,7 +190,7 @@ def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
 
 
 def _fits(y: Floats, x: Floats) -> Iterator[_Fit]:
-    """Yield the generalised least squares fit for each r. Prais and Winsten's transform leaves independent errors."""
+    """Yield the generalised least squares fit for each r. Prais and Winsten's transform makes errors independent."""
     for carried in _CARRIED:
         first = np.sqrt(1 - carried**2)
         white_y, white_x = (

@@ -5,9 +5,9 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- `activation_share` is of the device's time in the slices counted. `starts` and `deaths` are of the engines on it in
--- the same time: a share that grows with deaths is a fault, one that shrinks with the length of the run is the price of
--- starting.
+-- `activation_share` is a share of the device's time in the slices counted. `starts` and `deaths` count the engines on
+-- the device in the same time. If the share grows with deaths, there is a fault. If it shrinks with the length of the
+-- run, it is the price of starting.
 WITH spent AS (
     SELECT
         provenance, run_id, device_id, sum(activation_ns)::BIGINT AS activation_ns, sum(ns)::BIGINT AS ns

@@ -5,8 +5,8 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- The seven buckets sum to `ns` exactly. A slice counts on the day (UTC) it begins on. A device whose `ns` is less than
--- a day joined or left that day, or has gaps: `unaccounted_device_time` shows those.
+-- The seven buckets sum to `ns` exactly. A slice counts on the day (UTC) on which it begins. If `ns` is less than a
+-- day, the device joined or left on that day, or has gaps: `unaccounted_device_time` shows the gaps.
 SELECT
     slice.t0::DATE AS day,
     slice.provenance,

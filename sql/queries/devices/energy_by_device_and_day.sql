@@ -5,8 +5,8 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Only what was metered: `metered_ns` against the device's time says how much that was. One kWh is 3.6 million joules.
--- A reading counts on the day (UTC) it begins on.
+-- Only metered energy counts. Compare `metered_ns` with the device's time to see how much was metered. One kWh is 3.6
+-- million joules. A reading counts on the day (UTC) on which it begins.
 SELECT
     make_timestamp(t0_ns // 1000)::DATE AS day,
     provenance, device_id, source,

@@ -5,10 +5,10 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- One row for each life: a restarted engine has several. `start_ns` is from the launch until it answered; an engine
--- that its owner started is there from when it attached, and `start_ns` is NULL. `ended_by` is `stopped`, `detached` or
--- `died`, NULL while it lives or when the process that would have said so is gone. `activated_ns` is what later
--- activations of its model took.
+-- One row for each life; a restarted engine has several. `start_ns` is the time from the launch until the engine
+-- answered. An engine that its owner started lives from when it was attached, and its `start_ns` is NULL. `ended_by` is
+-- `stopped`, `detached` or `died`. It is NULL while the engine lives, or if the process that would have recorded the
+-- end is gone. `activated_ns` is the time that later activations of the engine's model took.
 WITH change AS (
     SELECT
         *,

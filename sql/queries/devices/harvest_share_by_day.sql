@@ -5,12 +5,12 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Serving devices only. `harvested_share` is rollout time over what serving, syncs, activation and training left:
--- rollout + headroom + idle. `harvest_of_unused` is rollout time over the time that serving alone would have left,
--- `unused_by_serving_alone_ns`: rollout + headroom + idle + (delay of serving's steps - rollout work beside them). The
--- two shares are equal where nothing ran beside serving, as in older ledgers. `harvest_of_unused` passes 1 where
--- serving's steps are delayed by less than the work beside them and little time is left. `lent_share` is the time under
--- a lease over all time. A slice counts on the day (UTC) it begins on.
+-- Serving devices only. Serving, syncs, activation and training leave the time rollout + headroom + idle;
+-- `harvested_share` is the rollout part of it. `harvest_of_unused` is rollout time divided by
+-- `unused_by_serving_alone_ns`, the time that serving alone would have left: rollout + headroom + idle + (delay of
+-- serving's steps - rollout work beside them). The two shares are equal if nothing ran beside serving, as in older
+-- ledgers. `harvest_of_unused` exceeds 1 if serving's steps are delayed by less than the work beside them and little
+-- time is left. `lent_share` is the share of time under a lease. A slice counts on the day (UTC) on which it begins.
 SELECT
     slice.t0::DATE AS day,
     slice.provenance,

@@ -6,13 +6,13 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Serving devices only, one row for each run and `period`: `run` is all device time, start-up and shutdown too; `steps`
--- is from the first step's begin to the last one's end; `rollouts` is when at least one of the steps was in its rollout
--- phase, without the time in which all waited for an update. `harvested_share` is rollout time over rollout + headroom
--- + idle, of an RL run that shares a fleet its own over that of all. Of such a run `run` is from its first slice to its
--- last. `harvest_of_unused` is rollout time over the time that serving alone would have left, as in
--- `harvest_share_by_day`. A slice counts in proportion to what of it lies in the period. Steps that are not over are
--- left out: a run without a finished one has the period `run` alone.
+-- Serving devices only, one row for each run and `period`. The period `run` is all device time, with start-up and
+-- shutdown; for an RL run that shares a fleet, it is from the run's first slice to its last. `steps` is from the begin
+-- of the first step to the end of the last. `rollouts` is the time in which at least one step was in its rollout phase.
+-- `harvested_share` is rollout time divided by rollout + headroom + idle; an RL run that shares a fleet has its own
+-- rollout time divided by the sum of all runs. `harvest_of_unused` is rollout time divided by the time that serving
+-- alone would have left, as in `harvest_share_by_day`. A slice counts by the part of it that lies in the period.
+-- Unfinished steps are left out: a run without a finished step has only the period `run`.
 WITH done AS (
     SELECT
         -- Steps of an RL run are those of the fleet that it is on: the devices' time is the fleet's.

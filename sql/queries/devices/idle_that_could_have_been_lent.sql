@@ -5,9 +5,9 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- `unused_ns` is idle and headroom without a lease: what one more lease could have had at most, before what it would
--- cost serving. `unlent_ns` is all time without a lease, `ns` all time. Slices end wherever a lease begins or ends, so
--- nothing is estimated; one counts in the hour (UTC) it begins in.
+-- `unused_ns` is idle and headroom time without a lease: the most that one more lease could have used, whatever that
+-- would cost serving. `unlent_ns` is all time without a lease, and `ns` is all time. A slice ends wherever a lease
+-- begins or ends, so nothing is estimated. It counts in the hour (UTC) in which it begins.
 SELECT
     date_trunc('hour', slice.t0) AS hour,
     slice.provenance, slice.device_id,

@@ -5,9 +5,9 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- No rows is the only good answer, for a device that has left or a run that is over; a device still there is looked at
--- up to its newest slice. Each row is an interval [from_ns, to_ns) and what is wrong with it. Slices that overlap
--- others, or in whose time the device was not there, are in `faulty_event` and do not count here.
+-- For a device that has left or a run that is over, no rows is the only good answer. A device that is still there is
+-- checked up to its newest slice. Each row is an interval [from_ns, to_ns) and what is wrong with it. Slices that
+-- overlap others, or in whose time the device was not there, are in `faulty_event` and do not count here.
 WITH accounted AS (
     SELECT s.run_id, s.provenance, s.device_id, joined_ns, t0_ns, t1_ns
     FROM device_slice AS s

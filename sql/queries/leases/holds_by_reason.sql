@@ -5,9 +5,9 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- The longest first. `explanation` is the newest of a reason without a lease. `leased` tells refusals under a lease
--- from those without one; `held_share` is of all time that the device's rollouts were held. Refusals while serving
--- worked count, so it is more than the device's headroom.
+-- Longest first. `leased` says whether the refusals were under a lease. For a reason without a lease, `explanation` is
+-- the newest. `held_share` is the row's part of the time in which the device's rollouts were held. Refusals while
+-- serving worked count, too, so that time is more than the device's headroom.
 WITH held AS (
     SELECT
         provenance, run_id, device_id, lease_id IS NOT NULL AS leased, reason,

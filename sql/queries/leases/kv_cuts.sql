@@ -5,8 +5,8 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Newest first. A cut halves the budget once and freezes it for the rest of the lease. `took_ns` is from serving's
--- crossing the watermark until the memory was free, and `returned_bytes` what of it went back to the system.
+-- Newest first. A cut halves the budget once and freezes it for the rest of the lease. `took_ns` is from when serving
+-- crossed the watermark until the memory was free. `returned_bytes` is how much of the memory the system got back.
 SELECT
     event_time, provenance, run_id, device_id, engine_id, lease_id, step, reason,
     kv_budget_bytes_before, kv_budget_bytes_after,

@@ -6,9 +6,9 @@
 -- device_id (VARCHAR): only this device.
 -- lease_id (VARCHAR): only this lease.
 --
--- In order of time, lease by lease; set `lease_id` to follow one. `since_grant_ns` counts from the grant, to the
--- microsecond. Yields are told by the second and stand at the start of the first, a sync at its end; `duration_ns` is
--- theirs.
+-- Lease by lease, in order of time; set `lease_id` to follow one lease. `since_grant_ns` is the time since the grant,
+-- to the microsecond. The yields of one second have one row, at the start of the first. A sync has its row at its end.
+-- `duration_ns` is how long the yields or the sync took.
 WITH happened AS (
     SELECT
         lease_event.event_time, provenance, run_id, lease_id, device_id, engine_id, 'lease' AS kind, action, reason,

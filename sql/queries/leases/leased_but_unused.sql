@@ -7,8 +7,8 @@
 --
 -- `unused_ns` is idle time under a lease: serving left it, and the rollouts that the device was lent to had nothing to
 -- do there. `held_ns` is headroom under a lease: a rollout wanted it and was held for serving's sake. `leased_ns` is
--- all time under a lease, of an RL run that shares a fleet while it had the lease. Slices end wherever a lease begins
--- or ends, so nothing is estimated; one counts on the day (UTC) it begins on.
+-- all time under a lease; for an RL run that shares a fleet, while the run had the lease. A slice ends wherever a lease
+-- begins or ends, so nothing is estimated. It counts on the day (UTC) on which it begins.
 SELECT
     date_trunc('day', slice.t0)::DATE AS day,
     slice.provenance, slice.device_id,

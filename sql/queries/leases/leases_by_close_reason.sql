@@ -5,9 +5,9 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- `open` is a lease that nothing has closed: `open_leases` lists them, and they count in no duration. The rows of a run
--- sum to the leases it granted. Of an RL run that shares a fleet they are those that were first granted for it, each
--- with all of its time, whichever run had it then: `rose report` has the run's part.
+-- `open` leases are those that nothing has closed: `open_leases` lists them, and they count in no duration. The rows of
+-- a run sum to the leases that it granted. For an RL run that shares a fleet, these are the leases first granted for
+-- it. Each counts with all its time, even if another run had it later: `rose report` has the run's part.
 SELECT
     provenance, run_id,
     coalesce(closed_by, 'open') AS closed_by,

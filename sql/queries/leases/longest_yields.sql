@@ -5,10 +5,10 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- The longest yield of each lease and second, longest first; `yields` is how many there were, and `yielded_ns` how long
--- together. `latency_ns` is the longest time from serving's wish for the device until the rollout was off it.
--- `serving_share` is serving's share of the slice, 0 to 1: a long yield where serving did little is a sign of a stuck
--- step.
+-- The longest yield of each lease and second, longest first. `yields` is the number of yields in the second, and
+-- `yielded_ns` their time together. `latency_ns` is the longest time from when serving wanted the device until the
+-- rollout was off it. `serving_share` is serving's share of the slice, 0 to 1. A long yield while serving did little is
+-- a sign of a stuck step.
 SELECT
     waited.event_time, waited.provenance, waited.run_id, waited.device_id, waited.engine_id, waited.lease_id,
     waited.step,

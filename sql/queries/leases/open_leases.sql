@@ -5,8 +5,8 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- `open_ns` counts from the grant to the run's newest event. A lease whose agent died is open for a minute after its
--- expiry at most, by the clocks of those who wrote: late segments of another host would show that it was renewed.
+-- `open_ns` is the time from the grant to the run's newest event. A lease whose agent died stays open for at most a
+-- minute after its expiry, by the writers' clocks: late segments of another host may show that it was renewed.
 WITH newest AS (SELECT run_id, provenance, max(event.event_time) AS newest_at FROM event GROUP BY ALL)
 SELECT
     provenance, run_id, lease_id, device_id, engine_id, step, granted_at, expires_at,

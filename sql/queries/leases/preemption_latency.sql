@@ -6,10 +6,10 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- `yield`: how long the rollout engine waited for serving between layers, the longest of each second where yields were
--- recorded by the second. `cut`: from serving's crossing the watermark until the memory was free. `revoke`: from the
--- revocation until the lease is closed in the ledger, which includes writing both down. `off_device_max_ns`: longest
--- time from serving's wish for the device until the rollout was off it. Percentiles are measured values, nanoseconds.
+-- `yield`: how long the rollout engine waited for serving between layers; if yields were recorded by the second, the
+-- longest of each second. `cut`: from when serving crossed the watermark until the memory was free. `revoke`: from the
+-- revocation until the ledger has the lease as closed, with the time to write both. `off_device_max_ns`: longest time
+-- from when serving wanted the device until the rollout was off it. Percentiles are measured values, nanoseconds.
 WITH taken AS (
     SELECT
         preemption.provenance, preemption.run_id, preemption.device_id, preemption.action, preemption.reason,

@@ -7,9 +7,9 @@
 -- device_id (VARCHAR): only this device.
 -- without (VARCHAR): leaves this action out.
 --
--- Newest first; yields are told by the second, `times` of them. `requests_in_flight` are serving requests of the device
--- that had arrived and were not over, reckoned back from their ends; `serving_share` is serving's share of the slice it
--- fell into, 0 to 1, NULL without a slice.
+-- Newest first. The yields of one second have one row, and `times` is their number. `requests_in_flight` are the
+-- device's serving requests that had arrived and were not over, computed from their ends. `serving_share` is serving's
+-- share of the slice in which the preemption happened, 0 to 1; NULL without a slice.
 WITH taken AS (
     SELECT *
     FROM preemption

@@ -1,4 +1,4 @@
--- For the infra lead: how often were leases withheld at random, and was it by the draw that the ledger names?
+-- For the infra lead: how often were leases withheld at random, and does that agree with the draws in the ledger?
 --
 -- since (TIMESTAMP): only windows that began at or after this time, UTC.
 -- until (TIMESTAMP): only windows that began before this time, UTC.
@@ -6,11 +6,11 @@
 -- device_id (VARCHAR): only this device.
 --
 -- `withheld_share` comes near `holdout_share` in the long run. `drawn_otherwise` counts windows whose draw is not what
--- seed, device and number give, or that were not treated as their draw says; `lent_windows` counts withheld windows in
--- which a lease was in force after the wash-out, one that nothing closed up to its expiry or the last slice that names
--- it, whichever came first. Both should be 0, and a run should have one share, seed, window and wash-out, or what
--- lending costs serving cannot be told by these windows. `held_ns` is how long rollouts wanted the device in vain: what
--- it costs in harvest.
+-- seed, device and number give, or that were not treated as their draw says. `lent_windows` counts withheld windows in
+-- which a lease was in force after the wash-out. A lease that nothing closed counts up to its expiry or the last slice
+-- that names it, whichever came first. Both counts should be 0, and a run should have one share, seed, window and
+-- wash-out. Otherwise these windows cannot tell what lending costs serving. `held_ns` is how long rollouts wanted the
+-- device in vain: what the windows cost in harvest.
 WITH drawn AS (
     SELECT
         *,

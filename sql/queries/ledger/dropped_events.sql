@@ -6,8 +6,8 @@
 -- run_id (VARCHAR): only this run.
 --
 -- Sums over turns, trajectories, verdicts and requests are too low by what is listed here; `amounts_json` has the sums
--- of their tokens, bytes and nanoseconds. Slices are never dropped but merged, and events of leases, preemptions,
--- syncs, engines and devices wait for room. No rows is the good case.
+-- of the dropped tokens, bytes and nanoseconds. Slices are never dropped but merged. Events of leases, preemptions,
+-- syncs, engines and devices wait until there is room. No rows is the good case.
 WITH dropped AS (
     SELECT
         event_time, provenance, run_id, writer, seq, detail_json::JSON AS detail,

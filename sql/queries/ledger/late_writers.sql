@@ -4,9 +4,9 @@
 -- until (TIMESTAMP): only events before this time, UTC.
 -- run_id (VARCHAR): only this run.
 --
--- `behind_ns` is how much newer the run's newest event is than this writer's. Processes that have little to say are
--- behind too; an agent that is behind by more than a few seconds while `run_status` is `running` has lost its device
--- time, unless another device's clock is ahead (`device_time_offset_ns` of the view `clock`). `age_ns` is against the
+-- `behind_ns` is how much newer the run's newest event is than the writer's newest event. A process with little to say
+-- is behind, too. But if an agent is behind by more than a few seconds while `run_status` is `running`, its device time
+-- is lost, unless another device's clock is ahead (`device_time_offset_ns` of the view `clock`). `age_ns` is by the
 -- clock of this host.
 WITH written AS (
     SELECT

@@ -4,8 +4,8 @@
 -- until (TIMESTAMP): only events before this time, UTC.
 -- run_id (VARCHAR): only this run.
 --
--- Events as they count in the views: one that was retried counts once. `writers` are the processes that wrote such an
--- event that day (UTC).
+-- Events count as in the views: an event that was retried counts once. `writers` is the number of processes that wrote
+-- such an event on that day (UTC).
 SELECT
     event_time::DATE AS day, provenance, kind,
     count(*) AS events,

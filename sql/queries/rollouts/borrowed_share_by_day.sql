@@ -5,8 +5,8 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- `borrowed_share` is of all tokens that turns made, useful or not; `wasted_tokens_by_cause` says which were not. A
--- turn counts on the day (UTC) it was recorded on.
+-- `borrowed_share` is a share of all tokens that turns made, useful or not; `wasted_tokens_by_cause` says which were
+-- not useful. A turn counts on the day (UTC) on which it was recorded.
 SELECT
     turn.event_time::DATE AS day,
     turn.provenance,

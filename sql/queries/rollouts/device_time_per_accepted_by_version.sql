@@ -6,12 +6,12 @@
 -- run_id (VARCHAR): only this run.
 -- rate_usd_per_hour (DECIMAL(18,9)): price of one hour of one device, US dollars; without it the money is NULL.
 --
--- Device time is what rollouts and weight syncs took of all devices between the end of the step before and its own,
--- rollouts of later steps among it, shared over the versions of its trajectories by their output tokens, to the
--- nanosecond; starting engines is left out (`activation_overhead`). Steps
--- that are not over are left out. Stale trajectories count as made and not as accepted; `correct` counts accepted ones
--- that an audit found right, of `audited`. Money is in integer nano-dollars, rounded half up, at one price for all
--- devices: the cost report of `rose report` prices each class by its book and is the one to quote.
+-- Device time is the time of rollouts and weight syncs on all devices between the ends of the step before and of the
+-- step, with rollouts of later steps in it. It is divided among the versions of the step's trajectories by their output
+-- tokens, to the nanosecond. The start of engines (`activation_overhead`) and unfinished steps are left out. Stale
+-- trajectories count as made, but not as accepted. `correct` counts the accepted ones that an audit found right, of
+-- `audited`. Money is in integer nano-dollars, rounded half up, at one price for all devices. To quote a cost, use
+-- `rose report`, which prices each class by its book.
 WITH done AS (
     SELECT
         run_id, provenance, step,

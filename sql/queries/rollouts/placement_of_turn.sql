@@ -8,10 +8,10 @@
 -- trajectory_id (VARCHAR): only this trajectory.
 -- turn (BIGINT): only the turn of this number, from 0.
 --
--- One row for each attempt, in order; the worker is the engine, and `writer` the process that played the trajectory.
--- Attempts are recorded when their turn is over, so `began_at` and `ended_at` are reckoned back from there by the
--- durations: right to within what the worker spent between its attempts. `yields` and `yielded_ns` are waits of the
--- engine within the attempt, to the second; `taken_back` is the cut or revocation that ended a preempted attempt.
+-- One row for each attempt, in order. The worker is the engine, and `writer` is the process that played the trajectory.
+-- Attempts are recorded when their turn is over. `began_at` and `ended_at` are computed back from that time by the
+-- durations, so they are wrong by at most the time between attempts. `yields` and `yielded_ns` are the engine's waits
+-- within the attempt, to the second. `taken_back` is the cut or revocation that ended a preempted attempt.
 WITH attempt AS (
     SELECT *, sum(queue_ns + duration_ns) OVER attempts AS spent_ns
     FROM turn

@@ -4,10 +4,10 @@
 -- until (TIMESTAMP): only runs started before this time, UTC.
 -- run_id (VARCHAR): only this run.
 --
--- One row for each run, newest first. `accepted_share` is of trajectories that were judged and not stale. `slo_share`
--- is of serving requests, under the trace and scales in the same row. Devices and requests are of the run of the fleet,
--- `fleet_run_id`; an RL run that shares one has the leases that were first granted for it, and the preemptions and
--- syncs of engines that were assigned to it.
+-- One row for each run, newest first. `accepted_share` is a share of the trajectories that were judged and not stale.
+-- `slo_share` is a share of the serving requests, under the trace and scales in the same row. Devices and requests are
+-- those of the fleet's run, `fleet_run_id`. An RL run that shares a fleet has the leases that were first granted for
+-- it, and the preemptions and syncs of engines that were assigned to it.
 WITH devices AS (SELECT run_id, provenance, count(*) AS devices FROM device GROUP BY ALL),
 leases AS (
     SELECT whose AS run_id, provenance, count(*) AS leases

@@ -5,8 +5,8 @@
 -- until (TIMESTAMP): only trajectories that ended before this time, UTC.
 -- run_id (VARCHAR): only this run.
 --
--- `staleness` is the trainer's version less the oldest version that made one of the tokens. `dropped` are those whose
--- last verdict says stale: for age, or to keep the batch in shape. `share` is of the run's trajectories.
+-- `staleness` is the trainer's version minus the oldest version that made one of the tokens. `dropped` counts those
+-- whose last verdict is stale: for age, or to keep the batch in shape. `share` is a share of the run's trajectories.
 WITH judged AS (
     SELECT run_id, provenance, trajectory_id, arg_max(stale, (verdict.event_time, writer, seq)) AS stale
     FROM verdict

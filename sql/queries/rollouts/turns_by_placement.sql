@@ -5,9 +5,9 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Each attempt counts once. `placement` is the router's reason: `prefix` it holds the prefix, `lease` the least loaded
--- is borrowed, `least_loaded` the least loaded is dedicated, `queue` none could take it at first. `share` is of the
--- run's attempts.
+-- Each attempt counts once. `placement` is the router's reason. `prefix`: the engine holds the prefix. `lease`: the
+-- least loaded engine is borrowed. `least_loaded`: the least loaded engine is dedicated. `queue`: at first no engine
+-- could take the turn. `share` is a share of the run's attempts.
 SELECT
     turn.provenance, turn.run_id, turn.placement, device.pool,
     count(*) AS attempts,

@@ -7,9 +7,9 @@
 -- device_id (VARCHAR): only this device.
 --
 -- `stale`: the trainer dropped the trajectory for its age or to keep the batch in shape. `failed_attempt`: the engine
--- broke off. `lost_trajectory`: the trajectory never ended. `preemption`: thrown away before the turn had them. A token
--- counts once, by the first of failed, lost and stale, on the device that made it. A rejected trajectory is no waste:
--- the trainer learns from it. `wasted_share` is of all tokens made in that run and place.
+-- broke off. `lost_trajectory`: the trajectory never ended. `preemption`: tokens were thrown away before the turn had
+-- them. A token counts once, by the first of failed, lost and stale, on the device that made it. A rejected trajectory
+-- is not wasted: the trainer learns from it. `wasted_share` is a share of all tokens that the run made in that place.
 WITH judged AS (
     SELECT run_id, provenance, trajectory_id, arg_max(stale, (verdict.event_time, writer, seq)) AS stale
     FROM verdict

@@ -6,12 +6,12 @@
 -- device_id (VARCHAR): only this device.
 --
 -- Completed requests of more than one token, on devices that recorded delay; the largest share first. `delayed_ns` is
--- how much longer than predicted serving's steps took on its device from its first token to its last. A live request
--- waits for whole steps, so requests that live at once have the same delay. The delay of a slice is spread evenly over
--- the slice. `tpot_delayed_ns` is the delay for each token after the first, `longer_share` the delay over the time
--- without the delay, NULL where that time is 0. `allowed_share` is `coserving.stretch` - 1, NULL where the run's
--- configuration does not say. `run_longer_share` and `run_longer_p99_share` are the mean, weighted by time, and the
--- 99th percentile of `longer_share` over all of the run's rows here.
+-- how much longer than predicted serving's steps on the device took, from the request's first token to its last. A live
+-- request waits for whole steps, so requests that live at once have the same delay. The delay of a slice is spread
+-- evenly over the slice. `tpot_delayed_ns` is the delay for each token after the first. `longer_share` is the delay
+-- divided by the time without the delay; NULL if that time is 0. `allowed_share` is `coserving.stretch` - 1; NULL if
+-- the run's configuration does not say. `run_longer_share` and `run_longer_p99_share` are the mean, weighted by time,
+-- and the 99th percentile of `longer_share` over all of the run's rows here.
 WITH slice AS (
     SELECT
         run_id, provenance, device_id, t0_ns, ns, delayed_ns,

@@ -6,8 +6,8 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- `recomputed_tokens` are uncached prompt tokens of attempts that follow a preempted one of the same turn: the work a
--- preemption caused again. First turns have little to find; `later_cached_share` leaves them out.
+-- `recomputed_tokens` are uncached prompt tokens of attempts that follow a preempted one of the same turn: work that
+-- the preemption caused again. First turns find little in the cache; `later_cached_share` leaves them out.
 WITH attempt AS (
     SELECT
         *,

@@ -5,8 +5,8 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Serving devices only, by hour (UTC). The three shares are of device time and leave out syncs, activation and
--- training; `rollout_share` is what rollouts had of it.
+-- Serving devices only, by hour (UTC). The three shares are of all device time. They leave out syncs, activation and
+-- training, so they may sum to less than 1. `rollout_share` is the time of rollouts.
 SELECT
     date_trunc('hour', slice.t0) AS hour,
     slice.provenance,

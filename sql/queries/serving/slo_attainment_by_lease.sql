@@ -5,9 +5,9 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- One row with the device lent at the request's arrival and one without, for each run: latencies of two runs compare
--- only under the same trace and scales. A failed request kept no promise. Percentiles are measured values, in
--- nanoseconds. The two rows differ in load too: a lease is granted when serving is quiet.
+-- Each run has one row for requests that arrived while the device was lent, and one for the others. Compare latencies
+-- of two runs only under the same trace and scales. A failed request kept no promise. Percentiles are measured values,
+-- in nanoseconds. The two rows differ in load, too: a lease is granted when serving is quiet.
 SELECT
     provenance, run_id,
     trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,

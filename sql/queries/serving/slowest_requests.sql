@@ -5,9 +5,9 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Slowest first; those that never had a first token come before all others. Of a sample each row is there once.
--- `yields_waited` and `revocations` are preemptions on the device between arrival and end, yields to the second. A
--- large `send_delay_ns` is the load generator's fault, not the server's.
+-- Slowest first; requests that never had a first token come before all others. Each row of a sample is listed once.
+-- `yields_waited` and `revocations` are preemptions on the device between arrival and end; the times of yields are
+-- known to the second. A large `send_delay_ns` is the load generator's fault, not the server's.
 WITH sent AS (
     SELECT DISTINCT *, request.event_time - to_microseconds(e2e_ns // 1000) AS arrived_at
     FROM request

@@ -1,13 +1,13 @@
--- For the infra lead: how did the latencies of serving move from hour to hour, with the device lent and without?
+-- For the infra lead: how did the latencies of serving change from hour to hour, with the device lent and not lent?
 --
 -- since (TIMESTAMP): only requests recorded at or after this time, UTC.
 -- until (TIMESTAMP): only requests recorded before this time, UTC.
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Hours are UTC; a request counts in the hour it ended in. Percentiles are measured values, in nanoseconds, and mean
--- little below a hundred requests; `requests` includes failed ones, which have none. Latencies compare only under the
--- same trace and scales.
+-- Hours are UTC; a request counts in the hour in which it ended. Percentiles are measured values, in nanoseconds, and
+-- mean little below a hundred requests. `requests` includes failed requests, which have no latency. Compare latencies
+-- only under the same trace and scales.
 SELECT
     date_trunc('hour', event_time) AS hour,
     provenance, run_id, trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,

@@ -5,9 +5,9 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- A sync counts to its lease, or, outside of one, to the next lease granted on its device, since that is what it was
--- done for; `lease_id` is NULL on dedicated devices and after the last lease. `saved_share` is what deltas saved
--- against sending the weights whole, 0 to 1. Failed syncs moved bytes too.
+-- A sync counts for its lease. A sync outside of a lease counts for the next lease granted on its device, because it
+-- was done for that lease. `lease_id` is NULL on dedicated devices and after the last lease. `saved_share` is what
+-- deltas saved against sending the weights whole, 0 to 1. Failed syncs moved bytes, too.
 SELECT
     sync.provenance, sync.run_id, sync.device_id, device.pool,
     coalesce(sync.lease_id, lease.lease_id) AS lease_id,

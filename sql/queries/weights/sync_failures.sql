@@ -1,12 +1,12 @@
--- For the RL engineer: which weight syncs did not bring their engine to the version, why, and when was it made good?
+-- For the RL engineer: which weight syncs did not bring their engine to the version, why, and when was this made good?
 --
 -- since (TIMESTAMP): only syncs at or after this time, UTC.
 -- until (TIMESTAMP): only syncs before this time, UTC.
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Newest first. `made_good_at` is the engine's next successful sync to that version or a newer one; NULL means that it
--- is still behind, or gone.
+-- Newest first. `made_good_at` is the time of the engine's next successful sync to that version or a newer one. NULL
+-- means that the engine is still behind, or gone.
 SELECT
     failed.event_time, failed.provenance, failed.run_id, failed.device_id, failed.engine_id, failed.lease_id,
     failed.step,

@@ -5,8 +5,8 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Syncs that reached their version only; `sync_failures` has the others. `pause` is the time the engine stood still,
--- `total` the whole time. Percentiles are measured values, in nanoseconds.
+-- Only syncs that reached their version; `sync_failures` has the others. `pause` is the time in which the engine stood
+-- still, and `total` is the whole time. Percentiles are measured values, in nanoseconds.
 SELECT
     sync.provenance, sync.run_id, device.pool, sync.encoding, sync.route,
     count(*) AS syncs,

@@ -5,10 +5,10 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Syncs that reached their version only. Medians of each phase, measured values, in nanoseconds; NULL where no sync
--- says. `encode` is the publisher's, spent once for all engines and before `total` begins. `fetch` has the checking of
--- what came in it where `verify` is NULL. `stage` runs beside the running engine, which stands still for `pause`
--- alone.
+-- Only syncs that reached their version. Medians of each phase, measured values, in nanoseconds; NULL if no sync has
+-- the phase. `encode` is the publisher's time, spent once for all engines and before `total` begins. If `verify` is
+-- NULL, `fetch` includes the check of what came. `stage` runs beside the running engine, which stands still only for
+-- `pause`.
 SELECT
     sync.provenance, sync.run_id, sync.encoding, sync.source, sync.route,
     count(*) AS syncs,

@@ -1,12 +1,11 @@
--- Use of each device's time by UTC day, and whether it was lent: the sums of `device_slice` and of slices that
--- `faulty_event` names since their time was accounted for already. A slice counts on the day it begins on.
+-- Use of each device's time by UTC day and by whether it was lent. It is the sum of `device_slice` and of slices that
+-- are in `faulty_event` because their time was already accounted for. A slice counts on the day on which it begins.
 --
--- day: The UTC day the slices begin on.
--- rollout_run_id: The RL run whose rollout, sync, activation and headroom time it is; the run itself where no other is
---     named.
--- train_run_id: The RL run whose train time it is; the run itself where no other is named.
+-- day: The UTC day on which the slices begin.
+-- rollout_run_id: The RL run that has the rollout, sync, activation and headroom time; `run_id` if none is named.
+-- train_run_id: The RL run that has the train time; `run_id` if none is named.
 -- lent: Whether a lease was in force.
--- slices: Slices counted.
+-- slices: Number of slices.
 -- ns: Time accounted for, nanoseconds: the sum of the seven buckets.
 CREATE OR REPLACE VIEW daily_device_time AS
 SELECT

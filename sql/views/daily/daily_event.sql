@@ -1,8 +1,8 @@
 -- Events by UTC day and kind: how the ledger grows.
 --
--- day: The UTC day it happened on.
--- events: Events counted.
--- newest_at_us: When the newest of them happened, UTC microseconds since the Unix epoch.
+-- day: The UTC day of the events.
+-- events: Number of events.
+-- newest_at_us: When the newest of the events happened, UTC microseconds since the Unix epoch.
 CREATE OR REPLACE VIEW daily_event AS
 SELECT
     day, run_id, provenance, writer, kind,

@@ -1,13 +1,13 @@
--- Latency of serving requests, where it was measured, by UTC day and whether the device was lent, as a histogram of
--- which any percentile can be read to within 4.4%. Percentiles cannot be averaged; counts in bins can be added.
+-- Histograms of the measured latencies of serving requests, by UTC day and by whether the device was lent. Any
+-- percentile can be read from a histogram to within 4.4%. Counts in bins can be added; percentiles cannot be averaged.
 --
--- day: The UTC day they arrived on.
--- lent: Whether the device was lent when they arrived.
+-- day: The UTC day on which the requests ended.
+-- lent: Whether the device was lent when the requests arrived.
 -- metric: `ttft` (time to first token), `tpot` (mean time for each further token) or `e2e` (arrival to last token).
--- from_ns: Lower end of the bin, nanoseconds, in it.
--- until_ns: Upper end of the bin, nanoseconds, not in it.
+-- from_ns: Lower end of the bin, nanoseconds. It is in the bin.
+-- until_ns: Upper end of the bin, nanoseconds. It is not in the bin.
 -- requests: Requests in the bin.
--- bin: Number of the bin: the latency is from 2^(bin/16) ns on; -1 for none.
+-- bin: Number of the bin, which begins at 2^(bin/16) ns; -1 is the bin of latencies of 0.
 CREATE OR REPLACE VIEW daily_latency AS
 SELECT
     day, run_id, provenance, lent, metric,

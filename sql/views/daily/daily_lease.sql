@@ -1,8 +1,8 @@
 -- Changes of leases by UTC day and device: how many were granted, renewed, cut and ended, and how.
 --
--- day: The UTC day it happened on.
+-- day: The UTC day of the changes.
 -- action: `granted`, `renewed`, `throttled`, `restored`, `resized`, `frozen`, `released`, `preempted` or `expired`.
--- changes: Changes counted.
+-- changes: Number of changes.
 CREATE OR REPLACE VIEW daily_lease AS
 SELECT
     day, run_id, provenance, device_id, action,

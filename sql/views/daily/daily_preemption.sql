@@ -1,10 +1,10 @@
 -- Preemptions of rollouts by serving, by UTC day, device, action and reason.
 --
--- day: The UTC day it happened on.
--- rl_run_id: The RL run that the engine was assigned to; the run itself where no other is named.
+-- day: The UTC day of the preemptions.
+-- rl_run_id: The RL run that the engine was assigned to; `run_id` if none is named.
 -- action: `yield`, `cut` or `revoke`.
--- preemptions: Preemptions counted, each yield as one.
--- duration_ns: Time rollout steps waited or cuts took, nanoseconds; NULL where none was measured.
+-- preemptions: Number of preemptions; each yield counts as one.
+-- duration_ns: Time that rollout steps waited or that cuts took, nanoseconds; NULL if none was measured.
 CREATE OR REPLACE VIEW daily_preemption AS
 SELECT
     day, run_id, provenance, coalesce(rl_run_id, run_id) AS rl_run_id, device_id, action, reason,

@@ -1,7 +1,7 @@
 -- Weight syncs by UTC day, device, route and encoding: bytes moved and time taken.
 --
--- day: The UTC day it happened on.
--- syncs: Syncs counted.
+-- day: The UTC day of the syncs.
+-- syncs: Number of syncs.
 CREATE OR REPLACE VIEW daily_sync AS
 SELECT
     day, run_id, provenance, device_id, route, encoding, ok,

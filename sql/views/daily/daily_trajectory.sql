@@ -1,9 +1,9 @@
 -- Trajectories that ended, by UTC day, task and outcome.
 --
--- day: The UTC day it happened on.
+-- day: The UTC day on which the trajectories ended.
 -- outcome: `finished`, `truncated` or `lost`.
--- trajectories: Trajectories counted.
--- staleness: Sum of their staleness, versions.
+-- trajectories: Number of trajectories.
+-- staleness: Sum of the trajectories' staleness, in versions.
 CREATE OR REPLACE VIEW daily_trajectory AS
 SELECT
     day, run_id, provenance, task, outcome,

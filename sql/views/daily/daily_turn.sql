@@ -1,8 +1,8 @@
--- Turns of rollouts by UTC day, whether on a borrowed device, placement and outcome: their tokens and times.
+-- Tokens and times of rollout turns, by UTC day, by whether the device was borrowed, and by placement and outcome.
 --
--- day: The UTC day it happened on.
--- lent: Whether they ran on a borrowed device.
--- turns: Turns counted, each attempt for itself.
+-- day: The UTC day of the turns.
+-- lent: Whether the turns ran on a borrowed device.
+-- turns: Number of turns; each attempt counts as one.
 CREATE OR REPLACE VIEW daily_turn AS
 SELECT
     day, run_id, provenance, lent, placement, outcome,

@@ -1,10 +1,10 @@
 -- Verdicts by UTC day and verifier, and how they compare with ground truth where an audit knows it.
 --
--- day: The UTC day it happened on.
--- verdicts: Verdicts counted.
+-- day: The UTC day of the verdicts.
+-- verdicts: Number of verdicts.
 -- accepted: Verdicts that accepted.
--- stale: Verdicts on trajectories dropped for age.
--- audited: Verdicts whose truth is known.
+-- stale: Verdicts on trajectories that were dropped for age.
+-- audited: Verdicts for which an audit knows the truth.
 -- accepted_wrong: Audited verdicts that accepted a wrong answer.
 -- rejected_right: Audited verdicts that rejected a right one.
 CREATE OR REPLACE VIEW daily_verdict AS

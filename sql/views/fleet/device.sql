@@ -1,7 +1,7 @@
--- One row for each device of a run, as it was last; `tenure` has the time in which it was there.
+-- One row for each device of a run, in its last state. `tenure` has the times in which the device was there.
 --
--- joined_ns: When it first joined, UTC nanoseconds since the Unix epoch.
--- left_ns: When it left for the last time, UTC nanoseconds since the Unix epoch; NULL while it is there.
+-- joined_ns: When the device first joined, UTC nanoseconds since the Unix epoch.
+-- left_ns: When the device left for the last time, UTC nanoseconds since the Unix epoch; NULL while it is there.
 CREATE OR REPLACE VIEW device AS
 WITH change AS (
     SELECT *, row_number() OVER (PARTITION BY run_id, provenance, device_id ORDER BY at_us, writer, seq) AS n

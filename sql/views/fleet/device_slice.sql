@@ -1,11 +1,11 @@
 -- Use of every nanosecond of a device, one row for each interval [t0_ns, t1_ns). The base of all accounting:
 -- serving + rollout + train + sync + activation + headroom + idle = ns, exactly.
 --
--- event_time: When it was recorded, UTC, to the microsecond; the interval is [t0_ns, t1_ns).
+-- event_time: When the slice was recorded, UTC, to the microsecond; the interval is [t0_ns, t1_ns).
 -- lease_id: The lease in force throughout the interval; NULL while the device was not lent.
--- rollout_run_id: The RL run whose rollout, sync, activation and headroom time it is; the run itself where no other is
---     named. Serving and idle time is the run's own.
--- train_run_id: The RL run whose train time it is; the run itself where no other is named.
+-- rollout_run_id: The RL run that has the rollout, sync, activation and headroom time; `run_id` if none is named.
+--     Serving and idle time belongs to `run_id`.
+-- train_run_id: The RL run that has the train time; `run_id` if none is named.
 -- ns: Length of the interval, nanoseconds.
 -- t0: Start of the interval, UTC, cut to the microsecond.
 -- t1: End of the interval, UTC, cut to the microsecond.

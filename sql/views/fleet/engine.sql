@@ -1,7 +1,7 @@
 -- One row for each change in the life of an engine: one SGLang server on a device.
 --
--- action: `started`, `activated`, `deactivated`, `stopped` or `died`; `attached` and `detached` of a serving engine
---     that its owner starts and stops, `refused` of one that nothing can be lent beside.
+-- action: `started`, `activated`, `deactivated`, `stopped` or `died`. A serving engine that its owner starts and stops
+--     is `attached` and `detached`, or `refused` if nothing can be lent beside it.
 -- fleet_run_id: The fleet's run; two fleets may use the same engine ids.
 CREATE OR REPLACE VIEW engine AS
 SELECT

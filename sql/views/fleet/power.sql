@@ -1,12 +1,12 @@
--- One row for each reading of a device over [t0_ns, t1_ns): its mean power, and what it did. Rows without `power_mw`
--- say that nothing metered the device then; leave them out of means.
+-- One row for each reading of a device over [t0_ns, t1_ns): its mean power, and how it was used. Rows without
+-- `power_mw` say that nothing metered the device then; leave them out of means.
 --
--- power_mw: Mean power over the interval, milliwatts; NULL where nothing measured it, and never an estimate.
--- source: How it was read: `nvml-energy` (difference of the GPU's energy counter), `nvml-power` (readings of power
---     summed over time), `rapl` (counters of whole CPU packages), `other` (another meter), or `not measured`.
--- memory_used_bytes: Memory in use on the GPU or MIG instance, bytes; NULL for CPU cores, whose older readings have the
---     resident memory of the processes that may run on no others.
--- reason: Why it was not measured, or was not read as usual.
+-- power_mw: Mean power over the interval, milliwatts; NULL if nothing measured it. It is never an estimate.
+-- source: How the power was read: `nvml-energy` (difference of the GPU's energy counter), `nvml-power` (readings of
+--     power summed over time), `rapl` (counters of whole CPU packages), `other` (another meter), or `not measured`.
+-- memory_used_bytes: Memory in use on the GPU or MIG instance, bytes; NULL for CPU cores. Older readings of CPU cores
+--     have the resident memory of the processes that may run only on these cores.
+-- reason: Why the power was not measured, or not read as usual.
 CREATE OR REPLACE VIEW power AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

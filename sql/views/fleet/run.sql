@@ -1,10 +1,10 @@
--- One row for each run: how it began, how it stands, and the serving traffic that every latency of it is shown with.
+-- One row for each run: how it began, its status, and the serving traffic under which its latencies were measured.
 --
--- fleet_run_id: The run of the fleet that an RL run shares with others, the last one it was on; else the run itself.
--- started_at: When it first started, UTC.
--- ended_at: When it ended or failed, UTC; NULL while it runs.
+-- fleet_run_id: The run of the last fleet that an RL run shared with others; the run itself if it shared none.
+-- started_at: When the run first started, UTC.
+-- ended_at: When the run ended or failed, UTC; NULL while it runs.
 -- status: `running`, `ended` or `failed`, by its last event.
--- reason: Why it ended or failed, in words.
+-- reason: Why the run ended or failed, in words.
 CREATE OR REPLACE VIEW run AS
 WITH change AS (
     SELECT *, row_number() OVER (PARTITION BY run_id, provenance ORDER BY at_us, writer, seq) AS n

@@ -1,11 +1,11 @@
--- One row for each decision about a device that lending had a part in: a serving device that was kept to be lent, or a
--- dedicated one that was given up because there was borrowing. What was saved in cash rests on them.
+-- One row for each decision about a device because of lending: a serving device was kept to be lent, or a dedicated one
+-- was given up because rollouts can borrow. Savings in cash are computed from these decisions.
 --
--- event_time: When it was recorded, UTC, to the microsecond.
--- decision: `kept`: without the leases the serving device would have been given back for the interval. `let_go`: the
---     dedicated device was given up for it, because there was borrowing.
+-- event_time: When the decision was recorded, UTC, to the microsecond.
+-- decision: `kept`: without lending, the serving device would have been given back for the interval. `let_go`: the
+--     dedicated device was given up for the interval, because rollouts can borrow.
 -- t0_ns: Start of the interval that the decision is about, UTC nanoseconds since the Unix epoch.
--- t1_ns: End of it (not in it), UTC nanoseconds since the Unix epoch.
+-- t1_ns: End of the interval (not in it), UTC nanoseconds since the Unix epoch.
 -- reason: The decider's reason, in words.
 CREATE OR REPLACE VIEW scale_down AS
 SELECT

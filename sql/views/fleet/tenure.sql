@@ -1,12 +1,12 @@
--- One row for each stretch of time in which a device of a run was there in one pool and class, on one hardware:
--- [joined_ns, left_ns). A device that joins again without leaving continues its row; in another pool, class or hardware
--- it gets a new row. A device that left and never joined has none.
+-- One row for each stretch of time [joined_ns, left_ns) in which a device of a run was there in one pool and class, on
+-- one hardware. A device that joins again without leaving continues its row, unless its pool, class or hardware
+-- differs: then it gets a new row. A device that left and never joined has none.
 --
--- hardware_id: What tells the device from all others, in whatever run. Where an event has none, that of the
---     device's event before, else of the next one; NULL where no event has one.
--- joined_ns: When it begins, UTC nanoseconds since the Unix epoch.
--- since_ns: `joined_ns`, but 0 for the first row of a device, to which all time before belongs too, nanoseconds.
--- left_ns: When it ends, UTC nanoseconds since the Unix epoch; NULL while the device is there.
+-- hardware_id: Id of the hardware, the same in every run. If an event has none, the id of the device's event before
+--     counts, or else that of the next one; NULL if no event has one.
+-- joined_ns: Start of the stretch, UTC nanoseconds since the Unix epoch.
+-- since_ns: `joined_ns`, or 0 for a device's first row, to which all earlier time belongs, too; nanoseconds.
+-- left_ns: End of the stretch, UTC nanoseconds since the Unix epoch; NULL while the device is there.
 CREATE OR REPLACE VIEW tenure AS
 WITH recorded AS (
     SELECT *

@@ -1,15 +1,15 @@
--- Every event of the ledger, one row each, with the columns of all kinds; a column that is not of the row's kind is
--- NULL. The first record of an event_id counts, whatever its time: the one that the roll-ups count; if they count none
--- yet, the lowest seq of the writer that came to the ledger first.
+-- Every event of the ledger, one row each, with the columns of all kinds; columns of other kinds are NULL. If an
+-- event_id has several records, the first counts, whatever its time: the record that the roll-ups count or, if they
+-- count none yet, the lowest seq of the writer that came to the ledger first.
 --
 -- writer: Name of the process that wrote the event.
 -- seq: Number of the event at its writer, from 0 without a gap; (writer, seq) is unique.
 -- event_id: Chosen by the client, or `writer/seq`; the same id in one run and kind is the same event.
--- run_id: The run the event belongs to: an RL run, or the fleet that several of them share.
+-- run_id: The run the event belongs to: an RL run, or the fleet that several RL runs share.
 -- provenance: `live`, `replay` or `simulated`; never mix them in one figure.
 -- event_time: When it happened, UTC, to the microsecond.
 -- at_us: The same as microseconds since the Unix epoch.
--- kind: The kind of event; each has a view of its own.
+-- kind: The kind of event; each kind has a view of its own.
 -- device_id: The device it happened on: a GPU, or a set of CPU cores.
 -- engine_id: The engine (one SGLang server) it happened to.
 -- lease_id: The lease it belongs to.
@@ -20,7 +20,7 @@
 -- config_json: The run's whole configuration, as JSON.
 -- host_json: What the host is, as JSON.
 -- tags_json: Tags of the fleet file, a flat JSON object: `team`, `serving_team` and any other.
--- fleet_run_id: The run that the fleet's own events are of, where an RL run shares a fleet with others.
+-- fleet_run_id: The run of the fleet's own events, if an RL run shares a fleet with others.
 -- reason: Why, in words.
 -- explanation: The reason of a refusal without a lease, in the owner's words.
 -- trace: Name of the serving traffic that was replayed.
@@ -30,10 +30,10 @@
 -- trace_time_scale: Factor by which gaps between arrivals were multiplied to fit the host.
 -- t_ns: When the device joined or left, UTC nanoseconds since the Unix epoch.
 -- pool: `serving`, `rollout` or `train`.
--- device_class: The class the price book knows the device by.
+-- device_class: The device's class in the price book.
 -- memory_bytes: Memory of the device, bytes.
--- hardware_id: What tells the device from all others, in whatever run: UUID of the GPU or MIG instance, or its host and
---     what it is there; NULL if unknown.
+-- hardware_id: Id of the hardware, the same in every run: UUID of the GPU or MIG instance, or its host and place; NULL
+--     if unknown.
 -- role: `serving` or `rollout`.
 -- model: The model the engine serves.
 -- pid: Process id of the engine.
@@ -42,43 +42,43 @@
 -- memory_mechanism: How memory is shared on this device.
 -- compute_mechanism: How compute is shared on this device.
 -- moved_bytes: Memory of the engine that came to the device or left it, bytes.
--- kv_budget_bytes: KV-cache memory the lease allows, bytes.
+-- kv_budget_bytes: KV-cache memory that the lease allows, bytes.
 -- compute_share: Share of the device's idle compute that is lent, 0 to 1.
 -- expires_at_us: When the lease ends unless it is renewed, UTC microseconds since the Unix epoch.
--- regret_share: How much longer lending may make a serving request take than serving alone would, 0 to 1.
+-- regret_share: How much longer lending may make a serving request take, as a share of its time without, 0 to 1.
 -- rl_run_id: The RL run that the engine was assigned to; NULL for the run itself, or without an RL run.
 -- step: Number of the RL step.
--- requests: Rollout requests that were aborted and rerouted; serving requests that a row of a sample stands for.
+-- requests: Rollout requests that were aborted and rerouted, or serving requests that a row of a sample stands for.
 -- tokens_kept: Rollout tokens that survived the preemption.
 -- tokens_lost: Rollout tokens that must be made again.
 -- kv_budget_bytes_before: KV budget before the cut, bytes.
 -- kv_budget_bytes_after: KV budget after the cut, bytes.
--- count: How often it happened in that second; NULL where an event is one time.
+-- count: How often it happened in that second; NULL means once.
 -- withheld: Whether leases are withheld at random in the interval.
 -- draw: The number that decided whether leases are withheld, 0 to 1.
 -- holdout_share: Share of the time in which leases are withheld, 0 to 1.
 -- holdout_seed: Seed of the draw.
 -- window_ns: Length of a window, nanoseconds; windows are counted from the Unix epoch.
--- washout_ns: For how long what was before still shows after leases began or ceased to be withheld, nanoseconds.
--- longest_ns: The longest of them, nanoseconds.
--- latency_ns: Longest time from serving's wish for the device until the rollout was off it, nanoseconds.
--- latency_mean_ns: Mean time from serving's wish for the device until the rollout was off it, nanoseconds.
+-- washout_ns: How long the time before still has an effect after leases begin or cease to be withheld, nanoseconds.
+-- longest_ns: The longest yield, nanoseconds.
+-- latency_ns: Longest time from when serving wanted the device until the rollout was off it, nanoseconds.
+-- latency_mean_ns: Mean time from when serving wanted the device until the rollout was off it, nanoseconds.
 -- returned_bytes: Memory that went back to the system, bytes.
 -- mode: `prefill` or `decode`.
 -- steps: Steps of the engine since the last such event, of both modes.
 -- error_share: Mean of |predicted - measured| / measured over the last steps, each counted as 0 to 1.
 -- ok: Whether the engine reached the version.
--- base_version: The version a delta was applied to; NULL for dense weights.
+-- base_version: The version that a delta was applied to; NULL for dense weights.
 -- encoding: `delta` or `dense`.
 -- wire_bytes: Bytes that were moved.
 -- dense_bytes: Bytes of the same weights sent whole.
 -- changed_elements: Elements that differ from the base.
 -- total_elements: Elements of the shard.
 -- encode_ns: Time the publisher took to compare, encode and check, nanoseconds.
--- fetch_ns: Time to fetch, nanoseconds; with the verification where verify_ns is NULL.
+-- fetch_ns: Time to fetch, nanoseconds; includes the verification if verify_ns is NULL.
 -- verify_ns: Time to check what was fetched against its hashes, nanoseconds.
 -- stage_ns: Time to decode and verify beside the running engine, nanoseconds.
--- pause_ns: Time the engine stood still, nanoseconds.
+-- pause_ns: Time in which the engine stood still, nanoseconds.
 -- acknowledge_ns: Time to hash what the engine then held and to tell the origin, nanoseconds.
 -- total_ns: The whole time, nanoseconds.
 -- source: Where the bytes came from (`trainer`, `relay`, `object store`; `audit`: none came); for power, how it was
@@ -92,9 +92,9 @@
 -- outcome: How it ended.
 -- placement: Why the router placed it there: `prefix`, `lease`, `least_loaded` or `queue`.
 -- prompt_tokens: Tokens of the prompt.
--- cached_tokens: Prompt tokens found in the prefix cache; NULL where the server did not say.
+-- cached_tokens: Prompt tokens found in the prefix cache; NULL if the server did not say.
 -- output_tokens: Tokens generated.
--- answer_tokens: Generated tokens that are the answer proper, the rest being reasoning; NULL if unknown.
+-- answer_tokens: Generated tokens of the answer itself, without reasoning; NULL if unknown.
 -- queue_ns: Time in the queue, nanoseconds.
 -- task: Name of the environment.
 -- turns: Turns of the trajectory.
@@ -102,11 +102,11 @@
 -- tool_calls: Calls of tools in the trajectory; NULL if not counted.
 -- tool_ns: Time the trajectory waited for its tools, nanoseconds.
 -- verifier: Name of the verifier.
--- verifier_version: Its version.
+-- verifier_version: Version of the verifier.
 -- reward: The verifier's reward.
 -- threshold: The reward from which a trajectory is accepted.
 -- accepted: Whether the verifier accepted it.
--- correct: Ground truth where an audit knows it, else NULL.
+-- correct: Ground truth if an audit knows it, else NULL.
 -- stale: Whether the trainer dropped it for age, or to keep the batch in shape.
 -- request_id: The serving client's id.
 -- ttft_ns: Time to first token, nanoseconds.
@@ -116,23 +116,23 @@
 -- ttft_budget_ns: Promised time to first token, nanoseconds.
 -- tpot_budget_ns: Promised time for each further token, nanoseconds.
 -- finish_reason: Why the engine ended it, as SGLang names it: `stop`, `length` or `abort`.
--- priority: Its class in SGLang's API.
--- send_delay_ns: How late the client sent it against the trace's time, nanoseconds.
+-- priority: The request's class in SGLang's API.
+-- send_delay_ns: How much later than in the trace the client sent the request, nanoseconds.
 -- t0_ns: Start of the interval, UTC nanoseconds since the Unix epoch.
 -- t1_ns: End of the interval (not in it), UTC nanoseconds since the Unix epoch.
--- serving_ns: Time serving worked, nanoseconds.
--- rollout_ns: Time rollouts worked, nanoseconds.
--- train_ns: Time the trainer worked, nanoseconds.
+-- serving_ns: Time in which serving worked, nanoseconds.
+-- rollout_ns: Time in which rollouts worked, nanoseconds.
+-- train_ns: Time in which the trainer worked, nanoseconds.
 -- sync_ns: Time for bringing weights, nanoseconds.
 -- activation_ns: Time for activating a rollout model, nanoseconds.
--- headroom_ns: Time a rollout wanted and was refused for serving's sake, nanoseconds.
+-- headroom_ns: Time that a rollout wanted and did not get, for serving's sake, nanoseconds.
 -- idle_ns: Time without demand, nanoseconds.
--- overlap_ns: Time both engines worked at once; inside serving_ns and rollout_ns, half each. Nanoseconds.
--- beside_ns: Time rollouts ran on credit, beside serving's steps, nanoseconds.
--- beside_work_ns: Their work in it, inside rollout_ns: its time alone on the device, nanoseconds.
--- delayed_ns: How much longer serving's steps beside it took than predicted, nanoseconds.
--- rollout_run_id: The RL run whose rollout, sync, activation and headroom time it is; NULL where it is the run itself.
--- train_run_id: The RL run whose train time it is; NULL where it is the run itself.
+-- overlap_ns: Time in which both engines worked at once, nanoseconds; half of it is in serving_ns, half in rollout_ns.
+-- beside_ns: Time in which rollouts ran on credit, beside serving's steps, nanoseconds.
+-- beside_work_ns: The rollouts' work in beside_ns, as its time alone on the device, nanoseconds; part of rollout_ns.
+-- delayed_ns: How much longer than predicted serving's steps beside rollouts took, nanoseconds.
+-- rollout_run_id: The RL run that has the rollout, sync, activation and headroom time; NULL if it is the run itself.
+-- train_run_id: The RL run that has the train time; NULL if it is the run itself.
 -- groups: Groups of the step.
 -- trajectories: Trajectories of the step.
 -- trajectories_accepted: Trajectories the verifier accepted.
@@ -141,19 +141,19 @@
 -- entropy: Mean entropy of the policy, nats.
 -- kl: Mean divergence from the reference policy, nats.
 -- grad_norm: Norm of the gradient before clipping.
--- tokens_trained: Tokens the update was computed over.
--- power_mw: Mean power over the interval, milliwatts; NULL where nothing measured it.
--- energy_mj: What the device's energy counter went up by, millijoules.
--- package_energy_mj: What the CPU packages drew that the device is only a part of, millijoules.
+-- tokens_trained: Tokens that the update was computed over.
+-- power_mw: Mean power over the interval, milliwatts; NULL if nothing measured it.
+-- energy_mj: Increase of the device's energy counter, millijoules.
+-- package_energy_mj: Energy of the whole CPU packages that the device is only a part of, millijoules.
 -- busy_share: Share of the time in which the GPU ran a kernel, or the cores worked, 0 to 1.
 -- memory_used_bytes: Memory in use on the GPU, bytes.
 -- sm_clock_mhz: Clock of the GPU's multiprocessors, MHz.
--- clock_reasons: What holds the GPU's clocks where they are, separated by semicolons; empty: nothing does.
--- mig_instances: MIG instances of the card; NULL where MIG is off.
--- decision: What was decided about a device that lending had a part in: `kept` or `let_go`.
+-- clock_reasons: What limits the GPU's clocks, separated by semicolons; empty if nothing does.
+-- mig_instances: MIG instances of the card; NULL if MIG is off.
+-- decision: What was decided about a device because of lending: `kept` or `let_go`.
 -- decided_by: Who decided it.
--- offset_ns: Wall clock of the device's host less the controller's, nanoseconds.
--- device_time_offset_ns: The clock that the device's time is recorded by less the controller's wall clock, nanoseconds.
+-- offset_ns: Wall clock of the device's host minus the controller's wall clock, nanoseconds.
+-- device_time_offset_ns: The clock of the device's agent minus the controller's wall clock, nanoseconds.
 -- host: Name of the device's host in the fleet file.
 -- detail_json: Details, as JSON.
 -- who: Name of the token, or `user@host`, that read the ledger.

@@ -1,13 +1,13 @@
--- Rows that the other views leave out, and events that contradict others. The views leave out a row with a number out
--- of range, a broken rule, or without a value that its kind needs, because no sum can use it. Contradictions are an
--- `event_id` that comes again with other content, of which all views show only the first, and time that is accounted
--- for already or in which the device was not there. A program that writes with `rose` writes none; those of other
--- programs may hold some. The row itself is in `internal.stored_event`.
+-- Rows that the other views leave out, and events that contradict others. The views leave out a row that no sum can
+-- use: a number is out of range, a rule is broken, or a value that its kind needs is missing. Contradictions are an
+-- `event_id` that comes again with other content (all views show only the first event), and time that is already
+-- accounted for or in which the device was not there. Programs that write with `rose` write no such rows; other
+-- programs may. The row itself is in `internal.stored_event`.
 --
--- event_time: When it happened, UTC, to the microsecond; NULL where `at_us` is no time.
--- at_us: When it happened as it stands there, UTC microseconds since the Unix epoch; it may be no time at all.
+-- event_time: When it happened, UTC, to the microsecond; NULL if `at_us` is no valid time.
+-- at_us: When it happened, as recorded: UTC microseconds since the Unix epoch, or no valid time.
 -- fault: What is wrong.
--- value: What stands in the field that `fault` names first, as text; NULL where it names none.
+-- value: Text of the field that `fault` names first; NULL if it names none.
 CREATE OR REPLACE VIEW faulty_event AS
 WITH broken AS (
     SELECT

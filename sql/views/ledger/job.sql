@@ -1,12 +1,12 @@
--- One row for each run of a background job of the ledger, when it ended. A run that was skipped has none.
+-- One row for each finished run of a background job of the ledger. A run that was skipped has none.
 --
 -- job: Name of the job, such as `compact`.
--- ok: Whether it did what it is for.
--- started_at: When it began, UTC.
--- duration_ns: How long it took, nanoseconds.
--- missed: Intervals that passed without a run before it; they are caught up by this one.
--- result_json: What it did, as JSON; NULL if it failed.
--- error: Why it failed, in words; NULL if it did not.
+-- ok: Whether the run succeeded.
+-- started_at: When the run began, UTC.
+-- duration_ns: How long the run took, nanoseconds.
+-- missed: Intervals without a run before this one, which makes up for them.
+-- result_json: What the run did, as JSON; NULL if it failed.
+-- error: Why the run failed, in words; NULL if it did not.
 CREATE OR REPLACE VIEW job AS
 WITH said AS (
     SELECT *, try_cast(detail_json AS JSON) AS detail

@@ -2,7 +2,7 @@
 -- was not there. If slices of a device overlap, the slice of the writer that came to the ledger first counts, and
 -- within one writer the slice that begins first; power readings likewise.
 --
--- t0_ns: When it begins, UTC nanoseconds since the Unix epoch.
+-- t0_ns: Start of the slice or reading, UTC nanoseconds since the Unix epoch.
 -- fault: What is wrong.
 CREATE OR REPLACE VIEW uncounted_time AS
 WITH timed AS (

@@ -1,12 +1,12 @@
--- One row for each window of a serving device that was drawn: whether leases were withheld in it at random. What
--- requests of the other windows met more than those of withheld ones is what lending costs serving.
+-- One row for each window of a serving device for which it was drawn at random whether leases are withheld. Lending's
+-- cost to serving is how much worse requests fared in the other windows than in withheld ones.
 --
--- event_time: When it was recorded, as the window began, UTC, to the microsecond.
--- t0_ns: Start of the window, or of the agent that came into it late, UTC nanoseconds since the Unix epoch.
+-- event_time: When the row was recorded, as the window began, UTC, to the microsecond.
+-- t0_ns: Start of the window, or of the agent if it started within the window, UTC nanoseconds since the Unix epoch.
 -- t1_ns: End of the window (not in it); the device may have left before. UTC nanoseconds since the Unix epoch.
 -- draw: The first 13 hexadecimal digits of SHA-256 of `holdout_seed/device_id/number`, divided by 16^13.
 -- number: Number of the window, t0_ns // window_ns.
--- after_withheld: Whether leases were withheld in the window right before; NULL where none was drawn.
+-- after_withheld: Whether leases were withheld in the window right before; NULL if none was drawn.
 CREATE OR REPLACE VIEW holdout AS
 WITH drawn AS (
     SELECT *, t0_ns // nullif(window_ns, 0) AS number

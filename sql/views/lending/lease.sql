@@ -1,17 +1,17 @@
 -- One row for each lease: a rollout engine's permission to use a serving device. A lease is closed once, by the first
 -- of released, preempted and expired, and open until then, so granted = released + preempted + expired + open. A lease
--- ends at its expiry whatever died: one that nothing closed has expired once its fleet's newest event is a minute
--- later.
+-- ends at its expiry, whatever process died: a lease that nothing closed has expired if its fleet's newest event is
+-- more than a minute after its expiry.
 --
--- rl_run_id: The RL run that it was first granted for; the run itself where no other is named. `device_slice` says
---     whose time it then was.
+-- rl_run_id: The RL run that it was first granted for; `run_id` if none is named. `device_slice` says whose time it
+--     then was.
 -- fleet_run_id: The fleet's run; two fleets may use the same lease ids.
 -- granted_at: When it was granted, UTC.
 -- closed_at: When it was closed, UTC; NULL while it is open.
 -- closed_by: `released`, `preempted` or `expired`; NULL while it is open.
 -- close_reason: Why it was closed, in words.
 -- duration_ns: From grant to close, nanoseconds (clocked to the microsecond); NULL while it is open.
--- expires_at: When it ends unless it is renewed once more, UTC, by the last event that did not close it.
+-- expires_at: When it ends unless it is renewed again, UTC, by the last event that did not close it.
 -- kv_budget_granted_bytes: KV-cache memory it was granted, bytes.
 -- kv_budget_last_bytes: KV-cache memory it last allowed before it was closed, bytes.
 -- kv_budget_min_bytes: The least KV-cache memory it ever allowed before it was closed, bytes.

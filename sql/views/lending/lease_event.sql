@@ -1,7 +1,7 @@
 -- One row for each change of a lease, as it was written.
 --
 -- action: `granted`, `renewed`, `throttled`, `restored`, `resized`, `frozen`, `released`, `preempted` or `expired`.
--- rl_run_id: The RL run that the engine was assigned to; the run itself where no other is named.
+-- rl_run_id: The RL run that the engine was assigned to; `run_id` if none is named.
 -- expires_at: When the lease ends unless it is renewed, UTC.
 CREATE OR REPLACE VIEW lease_event AS
 SELECT

@@ -4,10 +4,10 @@
 -- event_time: When it happened, UTC, to the microsecond; for yields, when the first began.
 -- action: `yield` (a running rollout step waited between layers), `cut` (the KV budget was reduced) or `revoke` (the
 --     whole lease ended).
--- rl_run_id: The RL run that the engine was assigned to; the run itself where no other is named.
+-- rl_run_id: The RL run that the engine was assigned to; `run_id` if none is named.
 -- duration_ns: How long the yields lasted together, or the cut took, nanoseconds.
--- count: Yields of the row; NULL is one.
--- longest_ns: The longest yield of the row, nanoseconds; NULL where there is no count: then it is duration_ns.
+-- count: Yields of the row; NULL means one.
+-- longest_ns: The longest yield of the row, nanoseconds; NULL if `count` is NULL: then it is duration_ns.
 CREATE OR REPLACE VIEW preemption AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

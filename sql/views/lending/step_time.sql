@@ -1,9 +1,9 @@
--- How well step times are predicted: one row for each engine and mode, a minute.
+-- How well step times are predicted: one row for each engine, mode and minute.
 --
 -- role: `serving` or `rollout`.
 -- mode: `prefill` or `decode`.
--- error_share: Mean of |predicted - measured| / measured over the last steps of the mode, each predicted before it was
---     learned from and counted as 0 to 1.
+-- error_share: Mean of |predicted - measured| / measured over the last steps of the mode. Each step was predicted
+--     before it was learned from, and counts as 0 to 1.
 CREATE OR REPLACE VIEW step_time AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

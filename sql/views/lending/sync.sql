@@ -1,11 +1,11 @@
--- One row for each time an engine was brought to a policy version, or was not, or was found to hold it no longer.
+-- One row for each time that an engine reached a policy version, failed to reach it, or was found to hold it no longer.
 --
--- event_time: When it was done or given up, UTC, to the microsecond; it began total_ns earlier.
--- ok: Whether the engine holds the version; if not, reason says why.
--- policy_version: The version it was to reach, or to hold.
--- rl_run_id: The RL run whose version it is; the run itself where no other is named.
--- source: Where the bytes came from: `trainer`, `relay` or `object store`; `audit` where weights that an engine held
---     were found to have changed, and none came.
+-- event_time: When the sync was done or given up, UTC, to the microsecond; it began total_ns earlier.
+-- ok: Whether the engine holds the version; if not, `reason` says why.
+-- policy_version: The version that the engine was to reach, or to hold.
+-- rl_run_id: The RL run whose version it is; `run_id` if none is named.
+-- source: Where the bytes came from: `trainer`, `relay` or `object store`; `audit` if weights that an engine held were
+--     found to have changed, and no bytes came.
 CREATE OR REPLACE VIEW sync AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

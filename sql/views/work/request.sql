@@ -1,21 +1,21 @@
--- One row for each serving request, with whether it kept its promises and the traffic it was part of. A request that
--- failed kept none; one that its client gave up kept what was not late by then. Above
--- `coserving.recorded_requests_per_s_max` engines record a sample, whose rows are repeated for each request that they
--- stand for: counts and shares are exact, times and tokens are those of the sample.
+-- One row for each serving request: whether it kept its latency budgets, and the traffic it was part of. A failed
+-- request kept none; one that its client gave up kept those not exceeded by then. Above
+-- `coserving.recorded_requests_per_s_max`, engines record a sample, and its rows are repeated for each request that
+-- they stand for. So counts and shares are exact, but times and tokens are those of the sample.
 --
 -- event_time: When its last token came or it failed, UTC, to the microsecond; it arrived e2e_ns earlier.
 -- lease_id: The lease in force on the device when it arrived; NULL if the device was not lent.
 -- lent: Whether the device was lent when it arrived.
 -- source: Who measured it: `engine`, which serves it, or `client`, which replays traffic and records it itself.
 -- outcome: `completed`, `failed`, or `aborted`: its client gave it up, or asked for what cannot be served.
--- finish_reason: Why it ended, as SGLang names it: `stop`, `length` or `abort`; NULL where the client measured.
--- queue_ns: From its arrival until its first step, nanoseconds; NULL where the client measured.
--- priority: Its class in SGLang's API; NULL where it named none.
--- cached_tokens: Prompt tokens that the server found in its prefix cache; NULL where it did not say.
+-- finish_reason: Why it ended, as SGLang names it: `stop`, `length` or `abort`; NULL if the client measured.
+-- queue_ns: From its arrival until its first step, nanoseconds; NULL if the client measured.
+-- priority: Its class in SGLang's API; NULL if it gave none.
+-- cached_tokens: Prompt tokens that the server found in its prefix cache; NULL if it did not say.
 -- requests_in_row: How many requests its row of the ledger stands for: above 1 in a sample.
 -- ttft_ok: Whether the first token came within its budget.
 -- tpot_ok: Whether the mean time for each further token kept its budget; true for a single token.
--- slo_ok: Both of these.
+-- slo_ok: Whether it kept both budgets.
 CREATE OR REPLACE VIEW request AS
 WITH sent AS (
     SELECT

@@ -1,13 +1,13 @@
 -- One row for each RL step: rollout, update, sync.
 --
--- event_time: When it was over, UTC, to the microsecond.
+-- event_time: When the step was over, UTC, to the microsecond.
 -- accepted_share: The verifier's accept rate in this step, 0 to 1: trajectories_accepted / trajectories.
--- policy_version: The version it published.
--- rollout_ns: Time of the rollout phase, nanoseconds. Those of several steps may overlap.
+-- policy_version: The version that the step published.
+-- rollout_ns: Time of the rollout phase, nanoseconds. Rollout phases of several steps may overlap.
 -- train_ns: Time of the update, nanoseconds.
 -- sync_ns: Time of publishing the new weights, nanoseconds.
--- total_ns: Time of the whole step from the begin of its rollouts, nanoseconds. Steps may overlap: it is no part of the
---     run's time.
+-- total_ns: Time of the whole step from the begin of its rollouts, nanoseconds. Steps may overlap, so these times do
+--     not sum to the run's time.
 CREATE OR REPLACE VIEW step AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

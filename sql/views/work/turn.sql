@@ -1,9 +1,9 @@
 -- One row for each turn of a trajectory on one engine; a turn cut by preemption has a row for each engine it ran on.
 --
--- event_time: When it was recorded, UTC, to the microsecond: all attempts at a turn are when the turn is over.
--- fleet_run_id: The run that its device, engine and lease are of: the fleet's where several RL runs share one.
--- group_id: The group of its trajectory; NULL where the trainer did not say.
--- step: Number of the RL step; NULL where the trainer did not say.
+-- event_time: When it was recorded, UTC, to the microsecond: all attempts at a turn are recorded when the turn is over.
+-- fleet_run_id: The run of its device, engine and lease: the fleet's if several RL runs share a fleet.
+-- group_id: The group of its trajectory; NULL if the trainer did not say.
+-- step: Number of the RL step; NULL if the trainer did not say.
 -- outcome: `completed`, `preempted` (it went on elsewhere with the tokens that it had) or `failed`.
 -- lease_id: The lease it ran under; NULL on a dedicated device.
 CREATE OR REPLACE VIEW turn AS

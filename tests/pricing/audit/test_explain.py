@@ -81,7 +81,7 @@ def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet_kept: Path) 
         (ChargeQuestion(bucket="idel"), "no charge has bucket 'idel'; did you mean 'idle'"),
         (ChargeQuestion(device_id="x", bucket="idle"), "no charge has device 'x'; there is "),
         (ChargeQuestion(policy_version=99), "no charge has version 99; there is "),
-        (ChargeQuestion(bucket="idle", fate="accepted"), "no charge has all of that"),
+        (ChargeQuestion(bucket="idle", fate="accepted"), "no charge has all these values"),
     ],
 )
 def test_a_value_that_no_charge_has_is_named(fleet_kept: Path, question: ChargeQuestion, says: str) -> None:
@@ -98,7 +98,7 @@ def test_a_broken_chain_is_a_fault(fleet: Path) -> None:
 
 def test_a_question_that_means_several_hours_names_them(weeks_kept: Path) -> None:
     with pytest.raises(
-        PricingError, match=r"480 device-hours are like that; name one. The largest:\n  --run run --device"
+        PricingError, match=r"480 device-hours match; choose one of them. The largest:\n  --run run --device"
     ):
         explain(Ledger(weeks_kept), ChargeQuestion(run_id="run"), BOOK)
     with pytest.raises(PricingError, match="no charge has bucket 'train'"):

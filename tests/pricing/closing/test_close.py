@@ -159,7 +159,7 @@ def test_what_the_books_cannot_hold_is_not_frozen(fleet: Path, monkeypatch: pyte
         close(fleet, book=_too_dear())
     with monkeypatch.context() as patch:
         patch.setattr(pricing, "_refuse_too_large", lambda frame: None)
-        with pytest.raises(PricingError, match="the books take amounts below"):
+        with pytest.raises(PricingError, match="the books take only amounts below"):
             close(fleet, book=_too_dear())
     assert postings(Ledger(fleet)) == {}
     assert not (fleet / "closes").exists()

@@ -65,7 +65,7 @@ def test_what_is_spent_is_exact_and_open_or_closed(weeks: Path) -> None:
     assert research.has_charges
     assert research.forecast.why == "not enough days: need 28 whole UTC days since the first charge, have 15"
     assert (nobody.spent.value, nobody.has_charges, nobody.over.value) == (0, False, None)
-    assert nobody.forecast.text == "no charge names this team: check how it is spelt"
+    assert nobody.forecast.text == "this team has no charge: check how its name is spelt"
     assert (research.forecast.stamp.from_ns, research.spent.stamp.to_ns) == (T0_NS, T0_NS + 15 * DAY_NS + 13 * HOUR_NS)
     assert research.to_json()["spent"]["value"] == 64_800_000_000
 
@@ -117,7 +117,7 @@ def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(tmp_path
 def test_a_team_that_no_charge_names_and_a_month_without_a_budget_are_errors(weeks_kept: Path) -> None:
     with pytest.raises(PricingError, match="no budget is set for 2026-06"):
         budget.show(Ledger(weeks_kept), JUNE, BOOK)
-    with pytest.raises(PricingError, match=r"no charge that was read names team 'reserch'; did you mean 'research'"):
+    with pytest.raises(PricingError, match=r"have no charge of team 'reserch'; did you mean 'research'"):
         budget.expected(Ledger(weeks_kept), JUNE, BOOK, "reserch", now_us=at_us(40))
 
 
