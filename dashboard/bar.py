@@ -35,7 +35,7 @@ class _Choice:
 
 
 def requested_run() -> str:
-    """Return the requested run id, or an empty text. The run may not exist."""
+    """Return the run id that the address or the reader chose, or an empty text. The run may not exist."""
     return _from_address()[0].run or ""
 
 

@@ -270,7 +270,7 @@ def mark(ledger: Ledger) -> str:
 
 
 def _current(ledger: Ledger) -> str:
-    """Return `mark(ledger)`. After a change, first drop everything in the cache."""
+    """Return `mark(ledger)`. If the mark has changed, empty the cache first."""
     with _newest_lock:
         now = mark(ledger)
         if _newest.get(ledger.folder, now) != now:
@@ -339,7 +339,7 @@ def book_key(book: PriceBook) -> tuple[str, str]:
 
 
 def of_run(ledger: Ledger, run: Run, make: Callable[[PricedRun], T]) -> tuple[T, Stamp]:
-    """Return `make(priced run)` and its stamp. The cache key has the name of the function `make`. Raises UserError."""
+    """Price a run. Return `make(priced run)` and its stamp. The cache key has the name of `make`. Raises UserError."""
     book = price_book(ledger, run)
 
     def build() -> tuple[T, Stamp]:
@@ -406,7 +406,7 @@ def promise(requests: pl.DataFrame) -> Promise:
 
 
 def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
-    """Return rollout / (rollout + headroom + idle + delay of serving) of serving devices, or None without such time."""
+    """Return rollout time / (rollout + headroom + idle + `beyond_ns`) of serving devices, or None without such time."""
     pools = charge_algebra.drill(frame.filter(kind="capacity"), ("pool", "bucket"))
     ns = {row["bucket"]: int(row["ns"]) for row in pools if row["pool"] == "serving"}
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))

@@ -22,7 +22,7 @@ _CODE = re.compile(r"(?<!`)`([^`$\\\n]+)`(?!`)")
 
 
 def cell(text: str) -> str:
-    """Return one of ROSE's own sentences, without the backticks around code."""
+    """Remove the backticks around code in one of ROSE's own sentences."""
     return _CODE.sub(r"\1", text)
 
 

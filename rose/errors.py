@@ -43,7 +43,7 @@ def extra_of(module: str) -> str | None:
 
 
 def not_installed(error: ModuleNotFoundError) -> NotInstalledError | None:
-    """Return an error that names the missing extra: that of the first ROSE module in the traceback. None: no extra."""
+    """Return an error that names the extra of the traceback's first ROSE module, or None if this module has none."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     if (extra := next(filter(None, map(extra_of, modules)), None)) is None:
         return None

@@ -26,7 +26,7 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The condition `holds` is valid Python and NumPy (SQL: `=` for `==`). `wanted` says what `field` must be."""
+    """The condition `holds` works in Python and NumPy (SQL: `=` for `==`). `wanted` says what `field` must be."""
 
     field: str
     holds: str

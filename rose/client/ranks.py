@@ -43,7 +43,7 @@ class Ranks:
         return self._group is not None
 
     def share(self, work: Callable[[], _T]) -> list[_T]:
-        """Return the results of `work` on all ranks. All raise the first failure, or ClientError if a rank is gone."""
+        """Run `work`, and return all ranks' results. All raise the first failure, or ClientError if a rank is gone."""
         if self._group is None:
             return [work()]
         import torch.distributed as dist

@@ -265,7 +265,7 @@ class Run:
             self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Record events durably. An `event_id` (default: step, trajectory, or trajectory and verifier) counts once."""
+        """Record events durably. Equal `event_id`s count once. Default: step, trajectory or (trajectory, verifier)."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -362,7 +362,7 @@ class Run:
                 pass
 
     def _resume(self, error: RunLostError, fence: int, away_s: float, *, waits: bool) -> None:
-        """Continue the run after `error`, or raise what prevents this. Repeats with one key get the same answer."""
+        """Resume the run after `error`, or raise what prevents this. A repeated request has the same key and answer."""
         with self._resuming:
             address = self.address
             if address.fence != fence:

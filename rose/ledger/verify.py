@@ -216,7 +216,7 @@ def _foreign_names(root: Path) -> Iterator[str]:
 
 
 def _links(root: Path, paths: Iterable[str]) -> Iterator[str]:
-    """Yield a text for each symbolic link in the paths that readers use: its target is not part of the ledger."""
+    """Yield a text for each symbolic link in paths that readers use. A link's target is not part of the ledger."""
     for path in paths:
         if (root / path).is_symlink():
             yield f"{path}: a link to {(root / path).readlink()}"

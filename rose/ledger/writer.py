@@ -23,7 +23,7 @@ _LINGER_S = 0.001  # How long a flush waits for further callers to share its fil
 
 
 class LedgerWriter:
-    """Appends one process's events to a ledger. Thread-safe. The next process with this name continues the seqs."""
+    """Appends the events of one process to a ledger. Thread-safe. The next writer with its name continues its seqs."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class LedgerWriter:
 
     @property
     def dropped(self) -> int:
-        """Return how many events came to a full queue, which merged or only counted them."""
+        """Return how many events found the queue full. These events were merged, or only counted."""
         return self._dropped
 
     @property
@@ -360,7 +360,7 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Add energies, and take the mean of power and busy share over time. A value that a reading lacks is unknown."""
+    """Merge two readings: add energies, average power and busy share by time. A value that one lacks is unknown."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

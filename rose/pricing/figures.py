@@ -155,7 +155,7 @@ class Figures:
         return self.amount(None if usd is None else nano_usd_of(usd), view, **shown)
 
     def amount(self, nano_usd: int | None, view: str, **shown: Unpack[_Money]) -> Figure:
-        """Return a figure of whole nano-dollars. The `interval` among `shown` is in dollars."""
+        """Return a figure of whole nano-dollars. If `shown` has an `interval`, that is in dollars."""
         per = shown.pop("per", None)
         unit = "nano_usd" if per is None else f"nano_usd/{per}"
         figure = self._figure(nano_usd, unit, view, shown)

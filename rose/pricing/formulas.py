@@ -53,7 +53,7 @@ def provision_closing(opening: int, accrued: int, realised: int, released: int) 
 def break_even_provision(
     p_dedicated: float, m_without_provision: float, tau_ratio: float, wasted_borrowed: float, wasted_dedicated: float
 ) -> float:
-    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m, in dollars per device-time.
+    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m, in the unit of p_D, such as dollars per device-hour.
 
     A provision above this value makes borrowing dearer than buying. `tau_ratio` is tau_O / tau_D."""
     return p_dedicated * tau_ratio * (1 - wasted_borrowed) / (1 - wasted_dedicated) - m_without_provision

@@ -36,7 +36,7 @@ class Column:
 class Table:
     """A table of text, numbers, Figures and None. `view` and `stamp` apply to all figures. `footer` has totals.
 
-    If `grouped`, a repeated first cell is shown only once. `marks` are by row number. `name` is the sheet's name.
+    If `grouped`, a repeated first cell is shown only once. `marks` are by row number. `name` names the sheet in Excel.
     Raises ValueError if a row does not have one cell for each column."""
 
     title: str

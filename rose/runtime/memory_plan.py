@@ -85,7 +85,7 @@ class MemoryPlan:
         return kv_bytes_per_token(self.rollout_models[rollout.model], _dtype(device))
 
     def serving_tokens(self, device: DeviceConfig) -> int:
-        """Return the serving pool's tokens. Default: what fits in `kv_bytes` on a GPU, a constant on CPU cores."""
+        """Return the serving pool's size in tokens. Default: what `kv_bytes` holds on a GPU, a constant on cores."""
         tokens = self.config.serving_on(device).max_total_tokens
         if tokens is not None:
             return tokens
@@ -149,7 +149,7 @@ class MemoryPlan:
         )
 
     def memory_fraction(self, device: DeviceConfig, rollout: RolloutConfig, name: str, free_bytes: int) -> float:
-        """Return `--mem-fraction-static`. SGLang uses the rest for graphs and activations. Raises ValueError."""
+        """Return SGLang's `--mem-fraction-static`. The rest is for graphs and activations. Raises ValueError."""
         for part in self.parts(device, rollout):
             if part.name == name:
                 share = 1.0 - part.workspace_bytes / max(1, free_bytes)

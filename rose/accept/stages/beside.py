@@ -1,4 +1,4 @@
-"""Rollouts work on credit beside busy serving, without SGLang. Serving's delay must be proportional to their work."""
+"""Rollouts work on credit beside busy serving, without SGLang. That work must delay serving in proportion."""
 
 import os
 import shutil

@@ -142,7 +142,7 @@ class LayerEnds:
         return sum(not event.query() for event in self._events)
 
     def ended_ns(self) -> list[int]:
-        """Return when the last layers ended (monotonic ns). On a GPU, wait for their end."""
+        """Return the ends of the last layers, as many as are kept (monotonic ns). On a GPU, wait for these ends."""
         if self.on_cores:
             return list(self._ended_ns)
         self._marker.record()
@@ -253,14 +253,14 @@ class Yield(NamedTuple):
 
 
 class BusyStep(NamedTuple):
-    """The time since the end of the previous step, and the rollouts' work in that time."""
+    """A step that follows the previous step at once: the time between their ends, and rollouts' work in that time."""
 
     length_ns: int
     work_ns: int
 
 
 class Wish(NamedTuple):
-    """Serving's wish for the whole device: the time until a layer ran at full speed, and the delay in half a step."""
+    """What followed when serving wished for the device: the time until full speed, and the delay of half a step."""
 
     full_speed_ns: int
     delay_ns: int

@@ -95,7 +95,7 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Compare receipts, oldest first, with the report of `verify(marks=marks(named))`. Raises LedgerError."""
+    """Compare `report`, from `verify(marks=marks(named))`, with these receipts, oldest first. Raises LedgerError."""
     ledger = Ledger(report.root)
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:

@@ -167,7 +167,7 @@ def refresh_sound(root: Path) -> None:
 
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
-    """Make the daily views return what a roll-up up to `until` would have, without records in the view `retry`."""
+    """Make the daily views show the sums that a roll-up makes at `until`. Records in the view `retry` do not count."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
@@ -297,7 +297,7 @@ def _fill_template(connection: Connection) -> None:
 
 
 def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
-    """Return the bytes of `make`. File `name`, beside the bytecode of `source`, caches them until `made_of` changes."""
+    """Return `make()`. The file `name`, beside the bytecode of `source`, caches the bytes until `made_of` changes."""
     path = Path(importlib.util.cache_from_source(source)).with_name(name)
 
     def digest(content: bytes) -> bytes:
@@ -316,7 +316,7 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
 
 
 def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
-    """Return the bytes of a catalog: `start` (None: empty), completed by `fill`. Raises OSError for any error."""
+    """Return the bytes of a catalog: `fill` completes `start` (None: an empty one). Raises OSError for any error."""
     with _building() as path, database.empty() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:

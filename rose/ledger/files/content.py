@@ -1,8 +1,8 @@
 """The signed content of a writer: a digest of its events, independent of Parquet, and the chain of these digests.
 
-A digest is the SHA-256 of a tag, the number of rows, and the columns with values, sorted by name. A column consists of
-its name, type and number of values; a bit for each row, unless all rows have values; then the values in the order of
-seq. A number has 8 bytes, little endian, a boolean 1. Texts are all lengths, 4 bytes each, then all UTF-8 bytes."""
+A digest is the SHA-256 of a tag, the number of rows, and the columns that have values, sorted by name. A column is
+hashed as name, type and number of values, a bit for each row (unless all rows have values), and the values by seq. A
+number takes 8 bytes (little endian), a boolean 1. Texts: first all lengths (4 bytes each), then all UTF-8 bytes."""
 
 import hashlib
 import itertools
@@ -200,7 +200,7 @@ class _Ranges:
 
 
 def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | None, Any]:
-    """Return the type, the values (of texts: the lengths), and for texts all bytes and where each text begins."""
+    """Return the type and the values. For texts, the values are the lengths; all bytes and the offsets follow."""
     rows = filled.rows
     if array.type.id not in _TEXTS:
         values = _fixed(array)
@@ -339,7 +339,7 @@ def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
 
 
 def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:
-    """Return whether `low` and `high` are bounds of texts from `least` to `most`, or None if they are too wide."""
+    """Return True if `low` and `high` bound the texts `least` to `most` exactly, None if more widely, else False."""
     if not low <= least or (high < most and not most.startswith(high)):
         return False
     exact_low = low == least or (len(least) > _TEXT_BYTES and bool(low) and least.startswith(low))

@@ -24,7 +24,7 @@ def connect(
 
 
 def empty() -> duckdb.DuckDBPyConnection:
-    """Return a connection to a database in memory, which is reused later. Name any attached database `ledger`."""
+    """Return a connection to a database in memory. It is reused later, so attach other databases only as `ledger`."""
     try:
         database = _idle.pop()
     except IndexError:

@@ -168,7 +168,7 @@ def links(content: bytes) -> list[Link]:
 
 
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> Iterator[str]:
-    """Yield the faults of a segment that must follow one with `sha256` and begin at `next_seq` (None: unknown)."""
+    """Yield faults of a segment's place: it must follow segment `sha256` and begin at `next_seq` (None: unknown)."""
     if sha256 is not None and previous_sha256 != sha256:
         yield "it does not follow the segment before it: a segment is missing, foreign or out of order"
     if next_seq is not None and first_seq != next_seq:

@@ -98,7 +98,7 @@ def check(root: Path | str) -> Path:
     except OSError as error:
         raise LedgerError(
             f"{root} is not a ledger: no {MARKER} can be read there ({error.strerror}). "
-            "Name the ledger's folder; the first writer makes one"
+            "Name the ledger's folder; the first writer makes the ledger"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(f'{root / MARKER} is damaged; write {{"rose_ledger": {FORMAT_VERSION}}} into it') from error
@@ -199,7 +199,7 @@ def writers(root: Path) -> list[str]:
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
-    """Write `path` atomically; `sync` forces it to disk. Raises OSError, with `read_back` also for wrong bytes."""
+    """Write `path` atomically; `sync` forces it to disk. Raises OSError; with `read_back`, also if the bytes differ."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)

@@ -47,7 +47,7 @@ class Endorsements:
 def endorsements(
     registered: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
 ) -> Endorsements:
-    """Return valid endorsements, given `endorsers` (none: the first line's signer) and `pairs` of writer and key."""
+    """Return the endorsements that start from `endorsers` (if empty: the first signer) and (writer, key) `pairs`."""
     signed = [line for line in registered if line.key and line.by]
     counted = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
     while True:

@@ -1,4 +1,4 @@
-"""Turns events into rows, and checks each field first: a wrong one would spoil a whole segment."""
+"""Turns events into rows, and checks each field first, because a wrong field would spoil a whole segment."""
 
 import functools
 import math
@@ -64,7 +64,7 @@ def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
-    """Return events as a table with seqs from `first_seq`. `run_id` replaces a missing run or fleet's run."""
+    """Return events as a table with seqs from `first_seq`. An event without a run, or fleet's run, gets `run_id`."""
     rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
     seqs_by_kind: dict[str, list[int]] = {}
     for seq, (kind, values) in enumerate(batch, start=first_seq):
@@ -93,7 +93,7 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
 
 @functools.cache
 def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
-    """Return a generated function. It returns an event's values, or None if one may be wrong. A loop is slower."""
+    """Return a function, generated for speed, that returns an event's values, or None if a value may be wrong."""
     fields = fields_of(kind)
     literals = {f"allowed_{field.name}": frozenset(field.allowed) for field in fields if field.allowed}
     names = ", ".join(field.name for field in fields)

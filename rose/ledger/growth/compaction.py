@@ -68,7 +68,7 @@ def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
     """Return the groups of neighbouring closed parts to merge, oldest first. `parts` are pairs (part, events in it).
 
-    Compacted files wait for FANOUT neighbours or EVENTS_MAX events. A merged file never spans archived parts."""
+    Compacted files are merged again once they are FANOUT or have EVENTS_MAX events. No group spans archived parts."""
     merges: list[list[Part]] = []
     for state, least in (("live", 1), ("compacted", FANOUT)):
         run: list[Part] = []

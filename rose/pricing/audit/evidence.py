@@ -68,7 +68,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class WriterEvents:
-    """The events of one writer. `holds` says whether its hash chain is intact; it is None if files are archived."""
+    """The events of one writer. `holds`: whether the writer's hash chain is intact, or None if files are archived."""
 
     writer: str
     first_seq: int
@@ -79,7 +79,7 @@ class WriterEvents:
 
 
 def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
-    """Return a device-hour's events. `mark` has each writer's last seq that counts (None: all). Raises LedgerError."""
+    """Return a device-hour's events. Events after a writer's seq in `mark` are left out. Raises LedgerError."""
     with ledger.connect() as connection:
         scope = asdict(device_hour)
         hour_ns = scope.pop("hour_ns")

@@ -29,7 +29,7 @@ Holder = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The time that a run held a device in an hour, the part of it billed to the run, and the runs that shared it."""
+    """A run's time on a device in an hour (`held_ns`), its billed part (`ns`), and the other runs on the device."""
 
     held_ns: int
     ns: int
@@ -76,7 +76,7 @@ def capacity(
     everybodys: pl.DataFrame | None = None,
     part: Held | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of device time. `rows` are a device-hour's charges. The question is about `question_rows`."""
+    """Yield the steps that explain device time. The question is about `question_rows`, a part of the hour's `rows`."""
     rows, question_rows, everybodys = map(
         _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
     )
@@ -148,7 +148,7 @@ def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
 def transfer(
     rows: pl.DataFrame, question_rows: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
 ) -> Iterator[Step]:
-    """Yield the steps of weight syncs. `rows` are all transfer charges of the device-hour."""
+    """Yield the steps that explain charges of weight syncs. `rows` are all transfer charges of the device-hour."""
     sent: Counter[tuple[Any, ...]] = Counter()
     for event in evidence.syncs:
         sent[event["route"], event["policy_version"], event["rl_run_id"]] += event["wire_bytes"]
@@ -179,7 +179,7 @@ def energy(
     evidence: Evidence,
     everybodys: pl.DataFrame | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of energy charges. `everybodys` are the charges of all runs that held the device."""
+    """Yield the steps that explain energy charges. `everybodys` has the charges of all runs that held the device."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * money.NANO_USD_PER_USD / money.MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")

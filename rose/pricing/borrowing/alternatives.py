@@ -27,7 +27,7 @@ _DEDICATED = ("rollout", "train")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Borrowing and its alternatives, dedicated devices first. If no useful token was borrowed, there are none."""
+    """Borrowing and its alternatives, dedicated devices first. Without useful borrowed tokens, the list is empty."""
 
     borrowed: RolloutOutput
     dedicated: RolloutOutput
@@ -39,7 +39,7 @@ class Comparison:
 
 
 def compare(run: PricedRun, *, market: bool = True) -> Comparison:
-    """Return a run's borrowing with its alternatives. `market` includes the offers. Raises PriceBookError."""
+    """Compare a run's borrowing with its alternatives. `market` adds the price book's offers. Raises PriceBookError."""
     allocation, m = run.allocation, run.borrow
     whole = run.charged if run.charged.fleet is None else replace(run.charged, frame=run.charged.fleet, fleet=None)
     by_class, of_fleet = rollout_outputs(run.charged), rollout_outputs(whole)
@@ -105,7 +105,7 @@ class _Need:
 
     @classmethod
     def over(cls, charged: Charges, fleet: Charges, classes: set[tuple[str, str]], amount: str) -> _Need:
-        """Return the need. If `classes` is empty, the idle time of rollout devices of a borrowed class counts."""
+        """Return the need. Idle time is that of `classes` or, if empty, of rollout devices of a borrowed class."""
         lent = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout") & (pl.col("kind") == "capacity")
         if amount == "tokens":
             lent &= pl.col("fate").is_in(USEFUL)
@@ -149,7 +149,7 @@ class _Need:
 
 
 def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Fraction:
-    """[D] Return the useful part of an hour, 1 - interruptions * age / 3600. If it is 0 or less, no work finishes."""
+    """[D] Return the useful share of a spot device: 1 - interruptions * age / 3600. If it is <= 0, no work finishes."""
     return 1 - interruptions_per_hour * age_s / 3600
 
 
@@ -174,7 +174,7 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Return one alternative for each offer. Its price is a mean over stretches, weighted by their borrowed time."""
+    """Return one alternative for each market offer. Its price is the mean over stretches, weighted by borrowed time."""
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns

@@ -46,7 +46,7 @@ class Rate:
 
     @property
     def misses_per_s(self) -> Fraction | None:
-        """Return h(b) * E[extra | b], the expected missed budgets in a lent device-second."""
+        """Return h(b) * E[extra | b]: how many missed budgets to expect for each lent device-second."""
         return None if self.hazard_per_s is None or self.extra is None else self.hazard_per_s * self.extra
 
 
@@ -75,7 +75,7 @@ def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | tuple[None, None
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
-    """Return how many more budgets a burst misses if its device is lent. Leases follow load, so it has no interval."""
+    """Return how many more budgets a burst misses on a lent device. It has no interval, because leases follow load."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")
@@ -147,7 +147,7 @@ class Balance:
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
     """[D] Return each day's balance: opening + accrued - realised - released = closing. A provision that is not used is
-    released at the end of the next day. A cost above it stays as debt. Raises ValueError if an accrual is missing."""
+    released at the end of the next day. A higher cost stays as debt. Raises ValueError if an accrual is missing."""
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})
@@ -271,7 +271,7 @@ def _day(make: Figures, balance: Balance, accrual: Accrual | None, missing: str 
 
 
 def _break_even(run: PricedRun) -> Figure:
-    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m per borrowed device-hour. m is without the provision."""
+    """[D] Return the provision per borrowed device-hour at which borrowing costs as much as dedicated devices."""
     borrowed, dedicated = run.tokens["borrowed"], run.tokens["dedicated"]
     own, lent = run.allocation.in_pools("rollout", "train"), run.borrow.borrowed_ns
     own_ns, worked_ns = own.bucket_ns()["rollout"], own.measured_ns()["rollout"]

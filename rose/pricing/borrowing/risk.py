@@ -1,5 +1,5 @@
 """The report on the borrowing of one run: does it harm serving, and does it save money against buying devices? It also
-shows the saving with each input alone at either end of its range, since the saving is linear in its inputs."""
+moves each input alone to both ends of its range, and shows the saving there. The saving is linear in its inputs."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -71,7 +71,7 @@ def risk(run: PricedRun) -> Section:
 
 
 def without_prices(ledger: Ledger, run_id: str) -> Harm:
-    """Return a run's harm without using prices. Raises PricingError."""
+    """Return how much lending harmed serving in a run. This needs no price book. Raises PricingError."""
     with closing(ledger.connect()) as connection:
         refuse_archived(ledger, connection, run_id)
         run_facts(connection, run_id)

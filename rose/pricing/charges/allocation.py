@@ -163,7 +163,7 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Return the hardware time for each billed nanosecond. In an hour, all runs together have at most an hour."""
+        """Return hardware time per billed nanosecond. The hardware time of all runs in an hour is at most one hour."""
         return self.room / self.part
 
 

@@ -108,7 +108,7 @@ class PriceBook(_File):
 
     @property
     def example(self) -> bool:
-        """Return whether the prices are made up: a book that comes with ROSE, or a copy with its name."""
+        """Return whether the prices are made up, as in a book that comes with ROSE, or in a copy that kept its name."""
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
@@ -139,8 +139,8 @@ class PriceBook(_File):
             if figure.device_class == device_class:
                 return figure
         raise PriceBookError(
-            f"price book {self.path} has no [[power]] for device class {device_class!r} and the ledger has no meter "
-            f"readings of its devices; add one{self._where}"
+            f"price book {self.path} has no [[power]] for device class {device_class!r}, and the ledger has no meter "
+            f"readings of this class; add a [[power]]{self._where}"
         )
 
     def electricity_at(self, ns: int) -> Electricity:

@@ -7,7 +7,7 @@
 
 Stale trajectories count neither in alpha nor in the accept rate. The bootstrap also draws token prices (`tokens`) and
 the cost m of borrowing from their intervals. A share has Wilson's interval, with groups as clusters. PPV is the share
-of correct trajectories among the accepted and audited ones. A figure / PPV is the cost per correct answer."""
+of correct trajectories among the accepted and audited ones. Each figure / PPV is the cost per correct answer."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def token_cost(
 ) -> TokenCost:
     """[D] Return c = p / (tau * (1 - w)) at each price line: rollout dollars / useful (not wasted) tokens.
 
-    The line `serving` has borrowed time at its amortized price, `opportunistic` at its marginal price with avoidable
-    device time, and `blended` all time at the price that was paid."""
+    In the line `serving`, borrowed time has its amortized price. In `opportunistic`, it has its marginal price, with
+    avoidable device time. In `blended`, all rollout time has the price that was paid."""
     borrowed, dedicated = tokens["borrowed"].useful, tokens["dedicated"].useful
     dedicated_usd, useful = rollout_usd(allocation.in_pools("rollout", "train")), borrowed + dedicated
     sums = {
@@ -195,7 +195,7 @@ def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
 
 
 def size(group: Mapping[str, Any]) -> int:
-    """Return the number of a group's trajectories. One whose verdict is recorded before its own event counts, too."""
+    """Return the number of a group's trajectories, also of those whose verdict came before their own event."""
     return max(int(group["trajectories"]), int(group["judged"]))
 
 

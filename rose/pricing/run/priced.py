@@ -136,14 +136,14 @@ def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
     (facts,) = runs
     if len(mix := facts["provenances"]) != 1:
         raise PricingError(
-            f"run {run_id} mixes events of different provenance ({', '.join(mix)}); no figure may be made of both"
+            f"run {run_id} mixes events of different provenance ({', '.join(mix)}); no figure may combine them"
         )
     return RunFacts(**{field.name: facts[field.name] for field in fields(RunFacts)})
 
 
 def silent(*, status: str, provenance: str, heard_us: int, expires_s: float | None, now_us: int) -> bool:
-    """Return whether a live run that has not ended is silent: its fleet's last event, at `heard_us` (UTC microseconds),
-    is older than the timeout."""
+    """Return whether a run is silent: it is live, it has not ended, and its fleet's last event, at `heard_us` (UTC
+    microseconds), is older than the timeout."""
     allowed_s = UNKNOWN_S if expires_s is None else max(expires_s, LEAST_S)
     return status == "running" and provenance == "live" and now_us - heard_us > allowed_s * 1_000_000
 

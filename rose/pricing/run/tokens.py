@@ -72,9 +72,9 @@ class Spread:
 
 
 def spreads(blocks: Iterable[Mapping[str, Any]], usd_per_ns: Mapping[tuple[str, str], float]) -> dict[str, Spread]:
-    """Return the spreads of `borrowed`, `dedicated`, and `loaded`, which is dedicated devices with all their time.
+    """Return the price spreads `borrowed`, `dedicated` and `loaded`: dedicated devices, but with all their time.
 
-    `usd_per_ns` has mean prices by (placement, device class). Work in less than `BLOCKS_MIN` blocks gives no spread."""
+    `usd_per_ns` has mean prices by (placement, device class). A spread needs work in at least `BLOCKS_MIN` blocks."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
     for row in blocks:
         price = usd_per_ns.get((row["placement"], row["device_class"]), 0.0)

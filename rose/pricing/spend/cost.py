@@ -37,7 +37,7 @@ _STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A period, filters, and up to six dimensions: names in BY, or `tag:NAME`. Raises QuestionError."""
+    """A question about cost: a period, filters, and up to six dimensions (BY or `tag:NAME`). Raises QuestionError."""
 
     period: Period
     by: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line, with its value in each dimension and its amounts. In the fully loaded view, `ns` and `tokens` are 0."""
+    """A line: its value in each dimension, and its amounts. In the fully loaded view, `ns` and `tokens` are 0."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -249,7 +249,7 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """Return lines in order: TIMES by time, other dimensions by cost. Lines with equal first values are together."""
+    """Return the lines, sorted by each dimension in turn: by time if in TIMES, otherwise by cost, the highest first."""
     amounts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in sums.iter_rows(named=True):
         own = amounts[tuple(row[name] for name in question.by)]

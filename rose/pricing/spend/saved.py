@@ -127,7 +127,7 @@ def saved(
     kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the savings of a period. `team` and `run_id` select runs. `kept` is a cache of runs for one price book.
+    """Return the savings of a period. `team` and `run_id` select runs. `kept` caches runs, for one price book.
 
     `progress` receives the count of finished runs and of all runs. Raises NothingChargedError if there are no runs,
     QuestionError for an unknown run or team, PricingError if a price book or a provenance must be chosen."""

@@ -60,7 +60,7 @@ def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
     The more neighbouring units are correlated in the columns `made`, the more units are needed.
 
     If neighbouring units correlate by r, blocks of g units have only 1 - 2r / (g (1 - r^2)) of the variance of
-    independent blocks (batch means of an autoregression). So the spread of draws is divided by the root of this."""
+    independent blocks (batch means of an autoregression). So the draws' spread is divided by the root of that share."""
     size, count = len(columns), min(BLOCKS, len(columns))
     block = np.arange(size) * count // max(1, size)
     blocks = np.zeros((count, columns.shape[1]), dtype=np.int64)
@@ -75,7 +75,7 @@ def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
 
 
 def alikeness(made: Ints) -> float:
-    """Return the largest correlation of neighbouring units, over all columns: of amounts, or of shares of the total."""
+    """Return the largest correlation of neighbouring units in any column, by amount or by share of the unit's total."""
     size, most, total = len(made), 0.0, made.sum(axis=1, keepdims=True)
     away = np.hstack([made - made.mean(axis=0), made - total * (made.sum(axis=0) / max(1, total.sum()))])
     for column in away.T[np.any(np.abs(away) > 1e-6, axis=0)]:
@@ -84,7 +84,7 @@ def alikeness(made: Ints) -> float:
 
 
 def drawn_clusters(places: int) -> Ints:
-    """Return numbers of clusters below `places`, drawn with replacement, shape (RESAMPLES, places)."""
+    """Draw cluster numbers from 0 to `places` - 1, with replacement. Return an array of shape (RESAMPLES, places)."""
     return np.random.default_rng(_SEED).integers(places, size=(RESAMPLES, places))
 
 
@@ -110,8 +110,8 @@ def expanded(units: int) -> float:
 
 @functools.lru_cache(maxsize=8)
 def normals(seed: int) -> Floats:
-    """Return draws for an estimate that has its own interval, in half-widths of that interval. Combine them with draws
-    of `by_time`: `interval` of these draws, for BLOCKS units, is -1 to 1."""
+    """Return normal draws for an estimate that has an interval of its own. The unit is half the width of that interval.
+    Combine them with draws of `by_time`: for BLOCKS units, `interval` of these draws is -1 to 1."""
     drawn = np.random.default_rng(seed).standard_normal(RESAMPLES) / expanded(BLOCKS)
     drawn.flags.writeable = False
     return drawn

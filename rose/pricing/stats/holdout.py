@@ -128,7 +128,7 @@ def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
 
 
 def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, float]:
-    """Return the interval of the rate without lending: Wilson's for its share of the bound, widened as in `effect`."""
+    """Return the interval of the withheld rate: Wilson's interval of rate / `bound`, widened as in `effect`."""
     side = part.withheld
     rate = side.y / side.x
     wider = sqrt(1 + side.x / part.lent.x)

@@ -31,7 +31,7 @@ class Clusters:
 
 
 def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
-    """Return y / x's variance n / (n - 1) * sum((y_k - x_k * y / x)^2) / x^2, or None for fewer than two clusters."""
+    """Return the variance of y / x, n / (n - 1) * sum((y_k - x_k * y / x)^2) / x^2. None: fewer than two clusters."""
     if clusters.count < 2 or x <= 0:
         return None
     mean = y / x

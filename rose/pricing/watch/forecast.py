@@ -36,7 +36,7 @@ _ASSUMES = "assuming no level shift, holiday or burst to come"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """A month's whole cost in nano-dollars. The amounts are None without enough data; `method` then says why."""
+    """The forecast of a month's whole cost, in nano-dollars. Without enough data, it is None, and `method` says why."""
 
     method: str
     expected_nano: int | None = None
@@ -85,7 +85,7 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The fit for one r. `root` is of coefficient covariance / error variance. `squares` sums squared residuals."""
+    """The fit for one r. `root`: root of coefficient covariance / error variance. `squares`: sum of residuals^2."""
 
     carried: float
     coefficients: Floats
@@ -97,7 +97,7 @@ class _Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """Past and future days. Costs are logarithms of nano-dollars, or nano-dollars / `unit`."""
+    """The model of past and future days. Costs are logarithms of nano-dollars, or nano-dollars / `unit`."""
 
     first: date
     logs: bool
@@ -178,7 +178,7 @@ def _weekday_medians(y: Floats) -> Floats:
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
-    """Return externally Studentized residuals / the largest that chance explains (Bonferroni)."""
+    """Return externally Studentized residuals, divided by the largest that chance explains (Bonferroni)."""
     from scipy.special import stdtrit
 
     y, x = y[1:] - carried * y[:-1], x[1:] - carried * x[:-1]

@@ -130,7 +130,7 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """Return the last lease. If the fleet's leases are elsewhere, count from a random number: ids stay unique."""
+        """Return the last lease. If only another host knows it, its number is random, so that lease ids stay unique."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

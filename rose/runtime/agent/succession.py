@@ -24,7 +24,7 @@ _LATELY_US = 86_400_000_000  # a day: only this part of a long ledger is read, u
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """What former agents left. They accounted for the time until `until_ns` (monotonic). `leases` ended after that."""
+    """What former agents left. Time until `until_ns` (monotonic) is accounted for; `leases` ended after that."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
@@ -49,10 +49,10 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
-    """Return the clock of a device's agents since boot; no event is ahead of it. Raises OSError or LedgerError."""
+    """Return the clock of a device's agents since boot. It is never behind an event. Raises OSError or LedgerError."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
-    with _reading(ledger, f"how far the clock of device {device_id} has come") as connection:
+    with _reading(ledger, f"the newest event of device {device_id}") as connection:
         known = _known(connection, run_id, device_id)
     if known is not None:
         _, newest_ns, *_ = known
@@ -65,7 +65,7 @@ def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: A
 
 
 def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Predecessor | None:
-    with _reading(ledger, f"how far device {device_id} is accounted for") as connection:
+    with _reading(ledger, f"the accounted time of device {device_id}") as connection:
         known = _known(connection, run_id, device_id)
         if known is None:
             return None
@@ -113,7 +113,7 @@ def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
     except LedgerError:
         raise
     except Exception as error:
-        raise LedgerError(f"cannot read from the ledger at {ledger} {wanted}: {error}") from error
+        raise LedgerError(f"cannot read {wanted} from the ledger at {ledger}: {error}") from error
 
 
 def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -> tuple[int, int, bool, str] | None:

@@ -168,7 +168,7 @@ def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(f"model {name!r} cannot be downloaded from Hugging Face ({reason}): {way_out}") from error
     if not (folder / "config.json").is_file():
-        raise ModelError(f"model {name!r} as downloaded to {folder} has no config.json: {way_out}")
+        raise ModelError(f"model {name!r}, downloaded to {folder}, has no config.json: {way_out}")
     return folder
 
 
@@ -224,7 +224,7 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
 
 
 def save_tokenizer(source: Path, folder: Path, length_max: int) -> None:
-    """Write SmolLM2's tokenizer. It first splits off single digits, which the GGUF file does not record."""
+    """Write SmolLM2's tokenizer. It first separates each digit: this rule is missing in the GGUF file."""
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 

@@ -4,11 +4,12 @@
 the work. At the start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
 
 Slack is the time by which the step may become longer before a live request, or the largest prompt that may come now,
-misses its budget. Room limits the stretch of a request: the smallest more * (1 - growth) * alone - factor * work since
-its first token. Requests that take longer are alive together in larger numbers (Little's law), and `growth` is the part
-of a step that grows with them. `more` is stretch - 1, or less: first tokens wait for the longer steps too, and may take
-FIRST_TOKEN_STRETCH times what they take alone. A request without a first token has no room. From STRETCH_MAX on, room
-has no limit, because lending cannot stretch a step more.
+misses its budget. Room limits how much longer tokens take. A request's room is more * (1 - growth) * alone - factor *
+work, where `alone` is its time without rollouts; both count from its first token. The smallest room applies. Slower
+requests are alive together in larger numbers (Little's law), and `growth` is the part of a step that grows with them.
+`more` is stretch - 1, or less: first tokens wait for longer steps too, and may take FIRST_TOKEN_STRETCH times what they
+take alone. Before its first token, a request has no room. Lending cannot stretch a step by more than STRETCH_MAX: if the
+stretch may be larger, room has no limit.
 
 The factor is fitted to the delays of steps that had work beside them. It is never below the cost of time slices between
 two processes on a GPU."""
@@ -110,7 +111,7 @@ class Credit:
 
 
 def share_of_busy(stretch: float, slack_share: float) -> float:
-    """Return the largest share of a device that rollout work can take beside serving that is never idle."""
+    """Return the largest share of a device that rollout work can take beside a serving engine that is never idle."""
     return 1 - 1 / min(stretch, STRETCH_MAX) if slack_share > 0 else 0.0
 
 

@@ -306,7 +306,7 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
 
 
 def _newly_late(facts: LeaseFacts) -> int:
-    """Return how many requests became late by lending since the level last changed, without those then in flight."""
+    """Return how many requests lending made late since the level changed, without those in flight at the change."""
     load, state = facts.load, facts.state
     if not facts.rules.guards or load is None or load.finished < state.settled_at:
         return 0

@@ -149,7 +149,7 @@ def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ..
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The fits of one engine. A prediction is None until the engine has run a step of that kind."""
+    """The fits of one engine, for prefill and decode steps. A prediction is None before the first step of its kind."""
 
     prefill: LinearFit
     decode: LinearFit
@@ -189,7 +189,7 @@ class StepTimes:
 
 
 def attended(tokens: int, prefix_tokens: float = 0) -> float:
-    """Return how many pairs `tokens` new tokens have: each with all tokens before it, also in the cached prefix."""
+    """Return how many pairs `tokens` new tokens form: each with all tokens before it, also in the cached prefix."""
     return tokens * (prefix_tokens + tokens / 2)
 
 

@@ -36,7 +36,7 @@ class Conversation:
         return self._ids(self._render(_messages(observation), answers=True))
 
     def reply(self, observation: str | Messages, answer_ids: Sequence[int]) -> list[int]:
-        """Return the tokens between the answer `answer_ids` and the next answer."""
+        """Return the tokens after the answer `answer_ids`: its end, the observation, and the next answer's start."""
         exchange = self._render(_ANSWERED, answers=False)
         end_place = exchange.rfind(self._end)
         text = self._render([*_ANSWERED, *_messages(observation)], answers=True)

@@ -25,7 +25,7 @@ _STRETCH_MAX, _DAY_S = 1e6, 86_400
 
 
 class BesideReport(Report):
-    """The device time that a rollout engine used beside live requests, in the last second."""
+    """How much of a device rollouts used beside live requests in the last second, and how that slowed serving."""
 
     share: float = Field(ge=0, le=1)  # Share of the device.
     stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, divided by that without rollouts.
@@ -122,7 +122,7 @@ class HeartbeatReply(Report):
 
 
 class PreemptRequest(Message):
-    """Takes the youngest turns off an engine until `kv_tokens` tokens are free. None: takes off all turns."""
+    """Takes the youngest turns off an engine until `kv_tokens` tokens are free. If it is None, takes all turns off."""
 
     engine_id: Id
     kv_tokens: Count | None = None

@@ -60,7 +60,7 @@ class FleetMemory:
 
     @contextmanager
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-        """Lock the fleet and yield True. If another command has the lock, wait; without `say`, yield False."""
+        """Lock the fleet and yield True. While another command has the lock, wait, or yield False if `say` is None."""
         make_state(self.folder)
         lock = self.folder / "fleet.lock"
         if layout.is_locked(lock):

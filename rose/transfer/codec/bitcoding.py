@@ -1,8 +1,8 @@
 """The encoding `fast`: for each changed element, the gap before it, and the sign and the length of its step.
 
-A step longer than 1 is far. If at most half of the steps are far, only these are listed: the gap among the changed
-elements, and the length minus two. Otherwise every length minus one is listed. Numbers are Rice codes, whose parameter
-`k` adapts to the earlier numbers. Bits are packed with the lowest bit first. Each sequence begins at a new byte."""
+A step longer than 1 is far. If at most half of the steps are far, only the far steps are listed: each by the number of
+near steps just before it, and by its length - 2. Otherwise every length - 1 is listed. Numbers are Rice codes; their
+parameter `k` adapts to earlier numbers. Bits are packed lowest first. Each sequence begins at a new byte."""
 
 import threading
 

@@ -126,7 +126,7 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
-    """Write the changed positions and the new values there. Return their number, or -1 if there is no room."""
+    """Write the positions of the changes and their new values. Return the number of changes, or -1 without room."""
     count = 0
     for at in range(0, base.size - 63, 64):
         differ = difference_mask(base, new, np.uintp(at))
@@ -148,7 +148,7 @@ def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
 
 @jit
 def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) -> None:
-    """Write the group of each element, then GROUPS (no group) up to the next multiple of 64."""
+    """Write each element's group into `groups`, and fill up with GROUPS (no group) to the next multiple of 64."""
     least, most = np.uint8(low), np.uint8(min(low + GROUPS - 1, 255))
     for i in range(base.size):
         groups[i] = np.int64(base[i]) >> shift & mask
@@ -195,7 +195,7 @@ def collect(
     apart: Array,
     steps: Array,
 ) -> bool:
-    """Apply `spread`'s changes, sorted by group. `ends` has each group's end. Return False if a change does not fit."""
+    """Apply changes in the form of `spread`, sorted by group (`ends`: their ends). Return False if one does not fit."""
     left, next_change = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     next_change[1:] = ends[:-1]

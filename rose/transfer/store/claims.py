@@ -49,7 +49,7 @@ class Claims:
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s` seconds. Return the pin. Check afterwards that they exist. Raises TransferError."""
+        """Keep packages for `ttl_s` s; return the pin. Callers then check that they exist. Raises TransferError."""
         with self._locked():
             if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
                 raise TransferError(f"the store has {PINS_MAX} pins, the maximum; try again later")

@@ -1,5 +1,5 @@
-"""Encodes a version against the one before, against older ones (composite deltas), and as an anchor. Memory holds the
-last version, and what undoes earlier steps. Two steps are merged whenever a binary counter would carry."""
+"""Encodes a version against the version before, against older ones (composite deltas), and as an anchor. Memory holds
+the last version and the steps back from it. Steps merge like carries of a binary counter, so that few remain."""
 
 import os
 import time
@@ -127,8 +127,8 @@ def encode_first(
 def encode_more(
     cuts: Sequence[Cut], now: EncoderState, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link
 ) -> list[Manifest]:
-    """Encode composite deltas and, if `anchor`, an anchor. Version v gets a delta against version v - s for each power
-    of two s from 2 to `stride_max` that divides v. Raises TransferError or OSError."""
+    """Encode composite deltas and, if `anchor`, an anchor. Version v gets a delta against version v - s for each s that
+    divides v and is a power of two, from 2 to `stride_max`. Raises TransferError or OSError."""
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]

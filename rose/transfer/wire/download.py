@@ -22,7 +22,7 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Complete the chunk in `path`. `progress` gets how many bytes may be passed on, the last byte after a check."""
+    """Complete the chunk in `path`. `progress` gets how many bytes may be passed on: all of them only after a check."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:

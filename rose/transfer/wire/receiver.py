@@ -1,4 +1,4 @@
-"""Fetches and verifies versions into a staging folder. What a failed fetch leaves in `partial/`, the next one uses."""
+"""Fetches and verifies versions into a staging folder. The next fetch uses what a failed fetch left in `partial/`."""
 
 import fcntl
 import functools
@@ -146,7 +146,7 @@ class Receiver:
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[list[float]]:
-        """Keep the pin during the block, which appends rates (bytes/s). Then report the highest rate to the origin."""
+        """Keep the pin during the block. Yield a list for its rates (bytes/s), and report the highest to the origin."""
         rates: list[float] = []
         if (pin := route.pin) is None:
             yield rates

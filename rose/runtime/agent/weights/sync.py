@@ -65,7 +65,7 @@ class HeldRecord:
         self._next = staging / "next.json"
 
     def announce(self, manifest: Manifest) -> None:
-        """Record that the engine may hold this version from now on, or still the former one. Raises TransferError."""
+        """Record that from now on the engine holds either this version or the former one. Raises TransferError."""
         partial = self._staging / "next.partial"
         try:
             partial.write_bytes(manifest.to_bytes())
@@ -82,7 +82,7 @@ class HeldRecord:
         return Manifest.from_bytes(self._path(version).read_bytes())
 
     def candidates(self) -> Iterator[Manifest]:
-        """Record and yield the versions that a former agent's engine may hold. Raises OSError or TransferError."""
+        """Yield versions that a taken-over engine may hold, and record the newest. Raises OSError or TransferError."""
         for path in sorted(self._staging.glob("held-*.json")):
             yield Manifest.from_bytes(path.read_bytes())
         if self._next.exists():
@@ -115,7 +115,7 @@ class Phases:
             yield
 
     def give_up(self) -> None:
-        """Let no more phases begin. Return after the phase in progress, or after `_GIVE_UP_S` seconds."""
+        """Let no more phases begin. Return when the phase in progress has ended, or after `_GIVE_UP_S` seconds."""
         self._given_up.set()
         if self._turn.acquire(timeout=_GIVE_UP_S):
             self._turn.release()
@@ -176,7 +176,7 @@ _NOT_TRIED = (OSError, TransferError)  # errors before a target is tried, such a
 
 
 class EngineSync:
-    """The agent's side of a sync, for one thread. Any thread may call `give_up`. Version 0 is the checkpoint."""
+    """The agent's side of syncs. One thread uses it; any thread may call `give_up`. Version 0 is the checkpoint."""
 
     def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = from_anywhere) -> None:
         self._engine = engine
@@ -201,8 +201,8 @@ class EngineSync:
         return self.held[1]
 
     def bring(self, target: Target) -> Sync:
-        """Bring the engine to the target's version. Return the event; if that failed, it has a reason. If a delta
-        cannot be used, all weights (an anchor) are fetched instead."""
+        """Bring the engine to the target's version, and return the sync's event. After a failure, the event has a
+        reason. If a delta cannot be used, all weights (an anchor) are fetched instead."""
         self._asked = target
         return self._bring_to(target)
 
@@ -310,7 +310,7 @@ class EngineSync:
             return None
 
     def _try(self, target: Target, base: int | None, began: int) -> Sync:
-        """Fetch, prepare, commit and acknowledge. Raises TransferError, or RefusedError if the weights drifted."""
+        """Fetch, prepare, commit and acknowledge `target`. Raises TransferError, or RefusedError if weights drifted."""
         version = target.version
         receiver = self._receiver(target)
         with self._phases.turn():
@@ -362,7 +362,7 @@ class EngineSync:
                 ends = {(report["after_step"], report["sha256"]) for report in committed}
                 if len(ends) > 1:
                     raise TransferError(
-                        f"ranks swapped to version {version} at different steps or to other weights: {sorted(ends)}"
+                        f"ranks swapped to version {version}, but differ in the step or the weights: {sorted(ends)}"
                     )
             except TransferError:
                 self._note(trusted=False)  # Some rank may have the version, or other weights.
@@ -407,7 +407,7 @@ class EngineSync:
         if not self.standing.held:
             published = self._published(self.version, target)
             if published is None:
-                raise TransferError(f"the origin does not hold version {self.version}, which the engine started from")
+                raise TransferError(f"the engine started from version {self.version}, but the origin does not have it")
             with self._phases.turn():
                 self._record.announce(published)
                 self._record.confirm(self.version)

@@ -74,7 +74,7 @@ def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any
 
 
 def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], None]:
-    """Return a hook that also runs between the layers of a captured graph."""
+    """Return `between_layers` as a hook that also runs between the layers of a captured graph."""
     from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
 
     marked: Callable[[int], None] = eager_on_graph(between_layers)
@@ -196,7 +196,7 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Set and return the prefill chunk, in tokens: the largest whose time fits serving's credit or allowed wait."""
+        """Set and return the prefill chunk in tokens. It fits the credit or, without credit, serving's allowed wait."""
         fits, preemptible = None, self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK) or 0
@@ -312,7 +312,7 @@ class RolloutGate:
             time.sleep(seconds)
 
     def _time_layers(self, layers_left: int) -> None:
-        """Measure how long all layers take alone: while the GPU's queue is full, calls are one layer's time apart."""
+        """Measure how long all layers take alone. While the GPU's queue is full, calls come one layer's time apart."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()
@@ -335,8 +335,8 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record a yield if the system took the core away: then the thread's clock stood still. Return the ns that the
-        engine computed after serving's new wish for the device, or None if there was no new wish."""
+        """Record a yield if the system took the core away: the thread's clock stood still then. If serving began to
+        want the device, return for how many ns the engine computed after that, else None."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page

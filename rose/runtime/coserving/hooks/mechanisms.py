@@ -38,7 +38,7 @@ def compute_mechanism(
     native_kernels: bool = False,
     preemptible: bool = False,
 ) -> str:
-    """Return the mechanism's name. With `native_kernels`, torch and Triton replace SGLang's compiled kernels."""
+    """Return the name of the mechanism. `native_kernels`: torch and Triton replace SGLang's compiled kernels."""
     marks = {"native-kernels": native_kernels, "mps": mps, "idle-class": gated and preemptible}
     parts = [name for name, holds in marks.items() if holds]
     if not gated:

@@ -23,7 +23,7 @@ class RequestLog:
         self._in_flight = 0
 
     def arrived(self, requests: Iterable[Any], now_ns: int) -> None:
-        """Note the current lease in new requests. Those with a grammar come here at their first step."""
+        """Note the current lease in each new request. A request with a grammar is noted only at its first step."""
         new = [request for request in requests if not hasattr(request, _LEASE)]
         if not new:
             return
@@ -80,7 +80,7 @@ class RequestLog:
         page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def _recorded(self, request: Any) -> bool:
-        """Return whether a user sent the request. SGLang's own requests, which cache a prompt, ask for no tokens."""
+        """Return whether a user sent the request. A request for no tokens is SGLang's own: it only caches a prompt."""
         if request.sampling_params.max_new_tokens == 0 or str(request.rid).startswith(_OTHERS):
             return False
         return arrived_ns(request) >= self._since_ns

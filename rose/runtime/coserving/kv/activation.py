@@ -125,7 +125,7 @@ class Activation:
             self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
 
     def bring_weights(self) -> str | None:
-        """Bring the weights in, for a sync. Return why that is impossible, or None."""
+        """Bring the weights to the device, for a sync. Return why that is impossible, or None."""
         if not self._weights_in and (saved := self._saved) is not None:
             try:
                 self._move(lambda: saved.bring(weights_alone=True), away=False, weights_alone=True)

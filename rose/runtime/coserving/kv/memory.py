@@ -118,8 +118,8 @@ class KvGuard:
         self.pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End the youngest requests until the others fit in `budget_tokens`. If only waiting requests are left, end the
-        first if it can never fit in `lasting_tokens`. Return (ended requests, their tokens that stay cached)."""
+        """End the youngest requests until the others fit in `budget_tokens`. If no request runs, also end the first
+        waiting one, unless it fits in `lasting_tokens`. Return (ended requests, their tokens that stay cached)."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))
@@ -172,7 +172,7 @@ class KvClaim:
         )
 
     def wait(self) -> None:
-        """Wait for the cut, for `CUT_WAIT_NS` at most. Serving waits at most once per lease."""
+        """Wait until rollouts' budget is cut, at most for `CUT_WAIT_NS`. Serving waits at most once per lease."""
         self._waited_lease = self._lease.number
         began = now = monotonic_ns()
         while now - began < CUT_WAIT_NS and not self._was_cut():

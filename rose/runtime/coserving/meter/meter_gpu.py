@@ -50,7 +50,7 @@ def clock_reasons(bits: int) -> str:
 
 
 class GpuInstrument:
-    """Reads the GPU with CUDA's number `gpu` among `visible`. If GPU types differ, set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """Reads the GPU with index `gpu` in the list `visible`. If GPU types differ, set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
 
     def __init__(self, gpu: int, visible: str | None = None) -> None:
         self._gpu = gpu

@@ -19,8 +19,8 @@ class GivenUpError(Exception):
 
 
 class Background:
-    """Only the scheduler's thread may use `start` and `busy`. Jobs run on `host_cores`. Without them, a job calls
-    `wait_for_device` before each portion, and `record_span` gets the times of the portions."""
+    """Runs one job at a time in a thread on `host_cores`. Without host cores, a job calls `wait_for_device` before each
+    portion, and `record_span` gets the portions' times. Only the scheduler's thread may use `start` and `busy`."""
 
     def __init__(
         self, wait_for_device: Callable[[], None], host_cores: Sequence[int], record_span: RecordSpan | None

@@ -145,7 +145,7 @@ class Load:
         return min(self._versions, default=0)
 
     def renew(self, version_min: int) -> set[Turn]:
-        """Let turns without an oldest version of their own accept only `version_min` or newer. Return these turns."""
+        """Let turns that named no oldest version accept only `version_min` or newer. Return the changed turns."""
         older = (turn for turn in self.turns if turn.version_min < version_min)
         turns = {turn for turn in older if turn.request.labels.version_min is None}
         for turn in turns:

@@ -105,7 +105,7 @@ class Service:
         return None if texts is None else texts.context
 
     def check_files(self, token: Token | None) -> None:
-        """Raise RefusedError if the token may not publish folders of this host, which may belong to another team."""
+        """Raise RefusedError if the token may not publish this host's folders. A folder may belong to another team."""
         if token is not None and not token.may("admin") and not self._files:
             why = f"token {token.name!r} may not publish folders of the controller's host"
             raise RefusedError(403, f"{why}: set origins.files in the fleet file, or use rose.client", "model_path")
@@ -265,7 +265,7 @@ def read_version(value: object, name: str) -> int | None:
 
 
 def with_versions(labels: Labels, limits: object) -> tuple[Labels, int | None]:
-    """Return (labels, exact version or None) with the limits of the field `weight_version`. Raises RequestError."""
+    """Return (labels, exact version or None) after applying the limits in `weight_version`. Raises RequestError."""
     if limits is None:
         return labels, None
     if not isinstance(limits, dict) or limits.keys() - {"min_version", "exact_version"}:
@@ -284,7 +284,7 @@ def _completion(outcome: Outcome, order: TurnOrder) -> Completion:
     meta = answer["meta_info"]
     versions = meta["rose"]["versions"]
     if order.exact is not None and set(versions) - {order.exact}:
-        raise NotReadyError(f"version {max(versions)} replaced {order.exact} during the turn")
+        raise NotReadyError(f"version {max(versions)} replaced version {order.exact} during the turn")
     return Completion(
         ids=answer["output_ids"],
         logprobs=[item[0] for item in meta["output_token_logprobs"]],
