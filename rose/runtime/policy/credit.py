@@ -8,8 +8,8 @@ misses its budget. Room limits how much longer tokens take. A request's room is 
 work, where `alone` is its time without rollouts; both count from its first token. The smallest room applies. Slower
 requests are alive together in larger numbers (Little's law), and `growth` is the part of a step that grows with them.
 `more` is stretch - 1, or less: first tokens wait for longer steps too, and may take FIRST_TOKEN_STRETCH times what they
-take alone. Before its first token, a request has no room. Lending cannot stretch a step by more than STRETCH_MAX: if the
-stretch may be larger, room has no limit.
+take alone. Before its first token, a request has no room. Lending cannot stretch a step by more than STRETCH_MAX: if
+the stretch may be larger, room has no limit.
 
 The factor is fitted to the delays of steps that had work beside them. It is never below the cost of time slices between
 two processes on a GPU."""

@@ -139,6 +139,6 @@ def test_the_same_bill_is_the_same_bytes(file: Path, close_bill: Bill, tmp_path:
 
 def test_what_no_sheet_can_hold_is_refused(period_bill: Bill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workbook, "_ROWS_MAX", 3)
-    with pytest.raises(PricingError, match="an Excel sheet at most 3"):
+    with pytest.raises(PricingError, match="an Excel sheet has at most 3"):
         workbook.write(period_bill, tmp_path / "b.xlsx")
     assert list(tmp_path.iterdir()) == []
