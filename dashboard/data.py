@@ -400,13 +400,15 @@ def bill_with_history(scope: Scope) -> Bill:
 
 
 def promise(requests: pl.DataFrame) -> Promise:
-    """Return the late requests and the target. `requests` has columns `requests` and `kept` (within both budgets)."""
+    """Return how many requests were late, and the target. `requests` has the columns `requests` (all) and `kept` (those
+    within both latency budgets)."""
     count = int(requests["requests"].sum())
     return Promise(late=count - int(requests["kept"].sum()), requests=count, target=SERVING_TARGET)
 
 
 def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
-    """Return rollout time / (rollout + headroom + idle + `beyond_ns`) of serving devices, or None without such time."""
+    """Return the share of unused serving time that went to rollouts: rollout / (rollout + headroom + idle +
+    `beyond_ns`). Return None without such time. `beyond_ns` is how long rollouts delayed serving."""
     pools = charge_algebra.drill(frame.filter(kind="capacity"), ("pool", "bucket"))
     ns = {row["bucket"]: int(row["ns"]) for row in pools if row["pool"] == "serving"}
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))

@@ -153,7 +153,8 @@ class Preemption(Event):
 
 @_kind("hold")
 class Hold(Event):
-    """Rollouts that had work did not get the device: `count` times within a second, or once if they had no lease."""
+    """Rollouts that had work did not get the device. Under a lease, this happened `count` times within a second.
+    Without a lease, an event stands for one such time."""
 
     reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
     step: Count | None = None

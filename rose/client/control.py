@@ -77,7 +77,8 @@ def call(
     then: str = RESUME,
     keep_trying: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
-    """Return the controller's answer. Repeats for `away_s` s. Raises ControllerAwayError and errors of `refusal`."""
+    """Return the controller's answer. If no answer comes, the request is repeated for `away_s` seconds. Raises
+    ControllerAwayError or, if the controller refuses the request, the error that `refusal` returns."""
     data = None if message is None else json.dumps(message).encode()
     headers = {"Content-Type": "application/json", **authorization(token)}
     retry = RetryLimit(url, away_s, waits=waits, then=then)

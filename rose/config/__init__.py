@@ -106,12 +106,12 @@ class DeviceConfig(Section):
         le=AMOUNT_MAX,
         description="KV-cache bytes that serving and rollouts share. On a GPU, each has a pool of up to this size.",
     )
-    host: str | None = Field(default=None, description="Name of its `[[host]]` table. Needed for several hosts.")
+    host: str | None = Field(default=None, description="Name of the host's `[[host]]` table. Needed for several hosts.")
     serving_url: str | None = Field(
         default=None, description="Root URL of an SGLang server to attach to. Default: ROSE starts a server."
     )
     serving_model: str | None = Field(
-        default=None, description="Name of its `[serving_models.NAME]` table. Default: `[serving]`."
+        default=None, description="Name of the device's `[serving_models.NAME]` table. Default: `[serving]`."
     )
 
     @property
@@ -297,7 +297,7 @@ class TaskConfig(Section):
     )
     python: ProgramText | None = Field(
         default=None,
-        description="Python that runs the environment, such as a virtual environment's. Default: the trainer's.",
+        description="Python interpreter for the environment, such as one in a virtualenv. Default: the trainer's.",
     )
     threshold: float | None = Field(
         default=None, description="Smallest reward of an accepted trajectory. Default: the environment's."

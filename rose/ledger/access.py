@@ -89,7 +89,8 @@ class AccessLog:
         self._writer().record(event)
 
     def count(self, event: Access) -> None:
-        """Count `event`. After COUNTED_S seconds, or once writing works, similar events are written as one event."""
+        """Count `event` without writing it. Every COUNTED_S seconds, events of the same reader, host and action are
+        written as one event with their number. If writing fails, they are kept until it works."""
         host = event.peer and (event.peer.rpartition(":")[0] or event.peer)
         key = (event.who, host, event.action)
         with self._mutex:

@@ -45,7 +45,7 @@ class Ledger:
 
     @property
     def doubts(self) -> list[str]:
-        """Return what is wrong or could not be checked, after reading the files that are new or changed."""
+        """Return what is wrong or could not be checked. Only files that are new or changed are read for this."""
         return self.verify().doubts
 
     @property

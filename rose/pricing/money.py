@@ -51,7 +51,7 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
 
 
 def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
-    """Round `parts` to integers that sum to `total`, by largest remainder. The default is their rounded sum.
+    """Round `parts` to integers that sum to `total` (by default, their rounded sum), by largest remainder.
 
     `total` may differ from the exact sum by at most one per part."""
     exact = sum(parts.values(), Fraction(0))

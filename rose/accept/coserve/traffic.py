@@ -33,7 +33,7 @@ def scaled(trace: Trace, prompt_tokens_max: int, output_tokens_max: int) -> Trac
 
 
 def window(trace: Trace, number: int, seconds: float, requests_per_s: float) -> Arrivals:
-    """Return the arrivals of round `number`, which are a window of the trace. A sparse window is compressed in time."""
+    """Return a window of the trace as arrivals. If it has too few requests, a longer window is compressed in time."""
     count = max(1, round(requests_per_s * seconds))
     end_ns = int(trace.arrival_ns[-1])
     length_ns = round(seconds * 1e9)

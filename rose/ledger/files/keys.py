@@ -32,7 +32,8 @@ class Key:
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return the key in `path` (None: this user's), or a new key, or None if none can be made. Raises LedgerError."""
+    """Return the signing key in the file `path` (None: this user's file). If the file is missing, make it with a new
+    key, or return None if that fails. Raises LedgerError for a file that cannot be used."""
     path = path or key_path(os.environ)
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""Segments: Parquet files that never change. A name has the file's SHA-256; a file has the previous file's SHA-256."""
+"""Segments: Parquet files that never change. The name has the file's SHA-256, the header that of the segment before."""
 
 import hashlib
 import io
@@ -42,9 +42,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Two notes about a writer's newest segment. A path is `announced` before it is written, and `segment` afterwards.
-
-    After a kill, one of the two notes is the newest segment. After a power cut, both may be outdated."""
+    """Two notes that lead to a writer's newest segment: its path as `announced` before it is written, and as `segment`
+    afterwards. After a kill, one of the two is the newest segment. After a power cut, both may be outdated."""
 
     segment: str | None = None
     announced: str | None = None
@@ -74,7 +73,7 @@ def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
 
 
 def put(root: Path, path: str, content: bytes) -> None:
-    """Announce and write a segment. An epoch's folder appears with its first segment: DuckDB fails on empty folders."""
+    """Announce and write a segment. A new epoch's folder appears with it, because DuckDB fails on empty folders."""
     target = root / path
     folder = target.parent
     if place(path)[1] > 0:

@@ -1,4 +1,4 @@
-"""A spool is a ledger that keeps segments until a controller has them: `forwarded/<writer>.json` says which it has."""
+"""A spool is a ledger that keeps segments until a controller has them, as `forwarded/<writer>.json` notes."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ GATEWAY_WRITER = "gateway"
 
 
 def is_upkeep(writer: str) -> bool:
-    """Return True if the keys of all users may sign for this writer. (Other events prove what its events say.)"""
+    """Return whether any user's key may sign for this writer, because other events prove what its events say."""
     return writer in _UPKEEP - {"closing"} or writer.startswith(_UPKEEP_PREFIX)
 
 
@@ -23,7 +23,7 @@ def is_local(writer: str) -> bool:
 
 
 def first_unsent_epoch(root: Path, writer: str) -> int | None:
-    """Return the first epoch that must stay because the controller may lack it, or None. Raises LedgerError."""
+    """Return the first epoch that the controller may lack, so that it must stay here, or None. Raises LedgerError."""
     if is_local(writer) or not (root / FOLDER).is_dir():
         return None
     path = root / FOLDER / f"{writer}.json"

@@ -39,7 +39,7 @@ class ChainEnd:
 
 
 class Receiver:
-    """Takes in segments for a ledger, in any number of threads, and locks their writers' names."""
+    """Writes other hosts' segments into a ledger. Thread-safe. No process here can use the names of their writers."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.folder = ledger.folder

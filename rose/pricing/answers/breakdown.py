@@ -42,7 +42,7 @@ def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenC
 
 
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the rows. Each item of `counted` is a group, and its `part` is the key of a row (None: `unallocated`)."""
+    """Return the rows, `unallocated` last. A group of `counted` belongs to the row `part` (None: `unallocated`)."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in counted:

@@ -1,12 +1,14 @@
 """The effects that explain a change of cost between two periods. They sum to the change, exact to the nano-dollar.
 
 [D] They are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 2018, chapters 7 and 14.
-A line is a group (such as a team) in a cell (bucket, pool, device class), with device time v and cost c. Index 0 is
-the earlier period, 1 the later one. V is the sum of v over all lines of the same `work`. G = V1 / V0.
+A cell is a bucket, a pool and a device class. A line is what one group, such as a team, has in a cell: device time v
+and cost c. v0 and c0 are of the earlier period, v1 and c1 of the later one. V0 and V1 are sums of v over all lines of
+the same `work`. G = V1 / V0.
 - r is the earlier cost of the line's cell, divided by the cell's earlier time. R is the same for the cell's whole pool.
 - Volume = c0 * (G - 1). For rollouts, it has the three parts in OUTPUT. If V0 is 0, the whole change is volume.
-- Share borrowed = (v1 - v0 * G) * R. Only rollouts have it.
-- Mix = v1 * r - c0 * G - share borrowed. Price = c1 - v1 * r. Without r, both have c1 in the place of v1 * r."""
+- Share borrowed = (v1 - v0 * G) * R. Only rollouts have it. Without R, it is v1 * r.
+- Mix = v1 * r - c0 * G - share borrowed. Price = c1 - v1 * r.
+- If the cell had no earlier time, there is no r. Then c1 stands in the place of v1 * r."""
 
 import csv
 import io

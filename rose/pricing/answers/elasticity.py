@@ -42,12 +42,12 @@ class TrainingStep:
 
 
 def accepted_of(size: int, accepted: int, n: int) -> Fraction:
-    """Return the chance that n random ones of a group's `size` trajectories include one of the `accepted` ones."""
+    """Return the chance that n trajectories, drawn from a group of `size`, include one of its `accepted` ones."""
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 
 def of_rollouts(groups: Groups) -> Elasticity:
-    """Return eta_n. Groups with fewer trajectories than usual (the most frequent size) are left out."""
+    """Return eta_n (see the module). Groups with fewer trajectories than the most frequent size are left out."""
     sizes = [(size(row), int(row["accepted"])) for row in groups.rows if row["judged"]]
     if not sizes:
         return _none("no group was judged yet")

@@ -133,19 +133,22 @@ def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, 
 
 
 def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
-    """Return (eta_n - 1) / eta_T, the rule's left side, or None if one is unknown or training does not raise alpha."""
+    """Return (eta_n - 1) / eta_T. Inference is the better use of a dollar if the result is above inference dollars /
+    training dollars. Return None if an elasticity is unknown, or if training does not raise alpha."""
     if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
         return None
     return (eta_n.value - 1) / eta_t.value
 
 
 def next_dollar(eta_n: Elasticity, eta_t: Elasticity, inference_usd: float, training_usd: float) -> Answer:
-    """Return where to spend the next dollar. Spent so far: `inference_usd` (D_I) and `training_usd` (D_T or D_T')."""
+    """Return whether the next dollar should go to inference or to training. `inference_usd` (D_I) and `training_usd`
+    (D_T, or D_T' with borrowing) are what was spent so far."""
     return _weigh(_gain(eta_n, 1 / inference_usd, own_cost=1), _gain(eta_t, 1 / training_usd), "dollar")
 
 
 def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -> Answer:
-    """Return where to use a slack second. `n` is the number of rollouts for each answer, 1 + rho."""
+    """Return whether the next second of free device time should go to inference or to training. `n` is the number of
+    rollouts for each answer, 1 + rho."""
     per_second = float(yields.rollouts_per_s / yields.answers) / n
     return _weigh(_gain(eta_n, per_second), _gain(eta_t, 1 / float(yields.training_s)), "slack second")
 

@@ -75,7 +75,7 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """A factor of C3. With the value `to` (a tenth better), a million answer tokens would cost `saves` dollars less."""
+    """A factor of C3. At the value `to`, a tenth better, a million answer tokens would cost `saves` dollars less."""
 
     name: str
     value: float

@@ -64,7 +64,8 @@ def _probability(text: str) -> float | None:
 
 
 def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:
-    """Return the probes. Raises PricingError for `faults`, for a repeated verdict, or if rows differ in `correct`."""
+    """Return the probes in `rows`. Raises PricingError if `faults` lists any, if a verifier has two verdicts on one
+    probe, or if a probe is `correct` in one row and wrong in another."""
     probes: list[Probe] = []
     seen: dict[tuple[str, str], str] = {}
     truth: dict[str, tuple[bool, str]] = {}

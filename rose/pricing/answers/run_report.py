@@ -238,7 +238,7 @@ def _fates(run: PricedRun) -> Table:
 
 
 def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the latency of requests on lent and on other devices. If requests differ in a budget, it is not shown."""
+    """Return request latency on lent and on other devices. A budget that differs between requests is not shown."""
     make = run.make
     by_name = {"all" if row["everything"] else "lent" if row["lent"] else "not lent": row for row in totals}
     by_name = {name: by_name.get(name, {"requests": 0}) for name in ("lent", "not lent", "all")}

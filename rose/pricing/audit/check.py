@@ -24,7 +24,8 @@ class Check:
 
 
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files with events, and the ledger with its hash chain and receipts. Raises LedgerError."""
+    """Check that every frozen file is as its event recorded it, and that the ledger agrees with its hash chain.
+    `against` has receipts by name; if there are any, the ledger must agree with them too. Raises LedgerError."""
     try:
         with ledger.lock("closing"):
             settle(ledger)

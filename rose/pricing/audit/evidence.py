@@ -39,7 +39,7 @@ class DeviceHour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """A device-hour's events. If its period is closed, events after the close are left out; `late` counts them."""
+    """The events of a device-hour. If its period is closed, later events are left out, and `late` is their number."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -79,7 +79,7 @@ class WriterEvents:
 
 
 def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
-    """Return a device-hour's events. Events after a writer's seq in `mark` are left out. Raises LedgerError."""
+    """Return a device-hour's events. `mark` has each writer's last seq that counts (None: all). Raises LedgerError."""
     with ledger.connect() as connection:
         scope = asdict(device_hour)
         hour_ns = scope.pop("hour_ns")

@@ -29,7 +29,8 @@ Holder = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A run's time on a device in an hour (`held_ns`), its billed part (`ns`), and the other runs on the device."""
+    """A run's time on a device in an hour. `held_ns` is all time in which the run had the device. `ns` is the part of
+    it that is billed to the run. `others` are the runs that had the device at the same time."""
 
     held_ns: int
     ns: int
@@ -76,7 +77,8 @@ def capacity(
     everybodys: pl.DataFrame | None = None,
     part: Held | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps that explain device time. The question is about `question_rows`, a part of the hour's `rows`."""
+    """Yield the steps that explain charges for device time. `rows` are the run's charges in this device-hour, and the
+    question is about a part of them, `question_rows`. `everybodys` has the charges of all runs that held the device."""
     rows, question_rows, everybodys = map(
         _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
     )

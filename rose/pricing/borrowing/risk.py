@@ -123,7 +123,8 @@ def says(measured: Harm) -> str:
 
 
 def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """Return (input, saving at its worse end, saving at its better end) in dollars, the widest range first."""
+    """Return how much each uncertain input can change the saving, as (input, saving at the input's worse end, saving at
+    its better end), in dollars. The input with the widest range comes first."""
     if way.cash is None or way.added_usd is None:
         return ()
     cash = way.cash.usd

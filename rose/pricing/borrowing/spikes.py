@@ -38,7 +38,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """Inputs of the simulation: a window's size, prices and tokens. Device-seconds are summed over serving devices."""
+    """Inputs of the simulation: a window's size, prices and tokens. Device-seconds are sums over serving devices."""
 
     device_s_per_window: float
     window_s: int
@@ -59,21 +59,23 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """For each r in COUPLINGS, return mean figures of seeded random pairings. The arrays have the shape (windows,)."""
+    """Return the simulated figures for each correlation r in COUPLINGS. Each figure is a mean over random pairings of
+    the windows' loads with the windows' demands. The pairings are seeded. The arrays have one value for each window."""
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
     return tuple(_at(r, s, served, q, fleet) for r in COUPLINGS)
 
 
 def pairing(r: float, size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Draw two normal variables with correlation r. Return the ranks of each, with the shape (size,)."""
+    """Draw `size` pairs of normal variables with correlation r. Return the ranks of the first and the second ones."""
     first, other = random.standard_normal((2, size))
     second = r * first + sqrt(1 - r * r) * other
     return np.argsort(np.argsort(first)), np.argsort(np.argsort(second))
 
 
 def observed(load: Floats, demand: Floats) -> float | None:
-    """Return the observed r, 2 sin(pi * rho / 6) with the rank correlation rho. None: load or demand never changes."""
+    """Return the observed correlation r of load and demand: 2 sin(pi * rho / 6), where rho is their rank correlation.
+    Return None if load or demand never changes."""
     from scipy.stats import rankdata
 
     one, other = rankdata(load), rankdata(demand)
@@ -83,7 +85,8 @@ def observed(load: Floats, demand: Floats) -> float | None:
 
 
 def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
-    """Return the interpolated r* at which a borrowed token costs `usd_per_token`, as a dedicated one does, or None."""
+    """Return r*, the correlation at which a borrowed token costs as much as a dedicated one, `usd_per_token`. It is
+    interpolated between `points`. Return None if there is no such correlation."""
     for (low_r, low), (high_r, high) in pairwise([(point.r, point.usd_per_token) for point in points]):
         if low is None or high is None:
             continue
@@ -154,7 +157,8 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return (length in s, windows without sparse ones): the longest length with enough windows, else the shortest."""
+    """Return the length of a window in seconds, and all windows with at least half of the fullest one's device time.
+    The length is the longest of WINDOWS_S that gives enough windows, or else the shortest."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)

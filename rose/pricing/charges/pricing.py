@@ -1,9 +1,9 @@
 """Charges, computed from hourly sums and a price book: integers that sum exactly to the bill.
 
 [D] For each device and UTC hour, provisioned time * rate is rounded once, half to even. This amount is split among
-leases and buckets in proportion to nanoseconds, and the part of rollout time in proportion to tokens, both by largest
-remainder. Prices change only at midnight UTC. A weight sync costs bytes * the route's price. Metered energy costs
-kWh * PUE * tariff. For syncs and for energy, the sum of an hour is rounded once."""
+leases and buckets in proportion to nanoseconds. The part of rollout time is then split in proportion to tokens. Both
+splits are by largest remainder. Prices change only at midnight UTC. A weight sync costs bytes * the route's price.
+Metered energy costs kWh * PUE * tariff. For syncs and for energy, the sum of an hour is rounded once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -266,7 +266,7 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Yield the times in which a run had devices. On a shared device, this is the run's first hour to its last."""
+    """Yield the times in which a run had devices: on another run's device, from its first charged hour to its last."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )

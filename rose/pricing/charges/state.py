@@ -194,8 +194,9 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
-    """Add new events to the sums. Unless `first` is set, a transaction must be open, which the caller then ends. Return
-    False if earlier sums must be undone: for a repeated event_id, disputed time, or a changed pool or class."""
+    """Add new events to the sums, and return True. Return False if new events change what the earlier sums count, so
+    that all must be added up again: a repeated event_id, disputed time, or a changed pool or class. Unless `first` is
+    set, the caller opens a transaction before the call, and commits or rolls it back afterwards."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -278,7 +279,7 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
-    """Cut a slice into hours, by largest remainder. Yield (hours since the epoch, ns by bucket) for each hour."""
+    """Cut a slice at each full hour. Yield (hours since the epoch, ns by bucket), divided by largest remainder."""
     left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
     for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
         part = split(ns, left)
@@ -288,7 +289,8 @@ def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
 
 
 def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str | None, dict[str, int]]]:
-    """Divide a part of a slice among its owners. Yield (RL run, ns by bucket); None stands for the device's own run."""
+    """Divide a slice's time among the runs that it belongs to. `part` has the nanoseconds by bucket. Yield (RL run, its
+    nanoseconds by bucket), with None in the place of the RL run for the run that owns the device."""
     owners = dict.fromkeys(_ROLLOUT_BUCKETS, row["rollout_run_id"]) | {"train": row["train_run_id"]}
     for rl_run_id in dict.fromkeys((None, *owners.values())):
         own = {bucket: ns if owners.get(bucket) == rl_run_id else 0 for bucket, ns in part.items()}
@@ -316,7 +318,7 @@ def _version() -> str:
 
 
 def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
-    """Return what each writer added since its mark (all, if it has none). Raises LedgerError for a damaged segment."""
+    """Return the events after each writer's mark (without a mark: all). Raises LedgerError for a damaged segment."""
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0

@@ -93,7 +93,7 @@ def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
 
 
 def settle(ledger: Ledger) -> None:
-    """Finish postings that a killed process had recorded, and remove its other files. The caller must hold the lock."""
+    """Finish recorded postings of a killed process, and remove its other files. The caller must hold the lock."""
     for posted in postings(ledger).values():
         store.finish(ledger, posted)
     store.discard_unposted(ledger)
@@ -182,7 +182,8 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Post and return a correction of a close, or None if no charge differs. `book`: by default, the last posting's.
+    """Price a closed period again, and post the difference as a correction. Return the correction, or None if no charge
+    differs. By default, `book` is the price book of the close's last posting.
 
     Raises PricingError for an unknown close, an empty reason, or a period that cannot be priced. Also raises
     PriceBookError."""

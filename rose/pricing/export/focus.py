@@ -91,7 +91,7 @@ def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
 
 
 def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
-    """Divide `total_nano` among borrowed rows by time. Other rows get null; without a total, all rows get null."""
+    """Divide `total_nano` among borrowed rows by time. Other rows are null, or all rows if `total_nano` is None."""
     borrowed = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout")
     name = "marginal_nano"
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():

@@ -78,7 +78,7 @@ def _not_random(drawn: Row) -> str | None:
 
 
 def realised(harm: Harm, stretches: Stretches) -> Term:
-    """Return by how many dollars missed budgets and latency cost more than in withheld windows. Below 0: less."""
+    """Return the dollars that missed budgets and latency cost beyond what withheld windows predict (below 0: less)."""
     compared, lending = harm.strata["cost"], stretches.lending
     # The curve never exceeds the penalty.
     bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
@@ -98,7 +98,8 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
-    """Return counts of requests in lent time: compared, late, and late because of lending. None: too few windows."""
+    """Return counts of requests in lent time: all that were compared, the late ones, and (estimated) those that were
+    late because of lending. Return None if there are too few windows."""
     if (compared := harm.strata.get("misses")) is None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
@@ -138,8 +139,9 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
 
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
-    """Return the price of the time that serving worked longer because of rollouts. Without withheld windows, this time
-    comes from `lent` (rows of `lent_time`): half of the time that both worked (assumed), plus the measured delay."""
+    """Return the term for the time that serving worked longer because of rollouts. Without enough withheld windows,
+    this time is computed from `lent` (rows of `lent_time`): half of the time in which both worked, which is an
+    assumption, plus the measured delay."""
     if (compared := harm.strata.get("busy")) is None:
         return _by_slices(lent, stretches, harm.confounded or "too few windows have both requests and device slices")
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
@@ -183,7 +185,8 @@ def _by_slices(lent: Iterable[Row], stretches: Stretches, why: str) -> Term:
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:
-    """Yield each row of lent time, and its excess: `y` minus what the stratum's withheld windows predict from `x`."""
+    """Yield each row of lent time with its excess. The excess is the row's column `y`, minus its column `x` times the
+    mean y / x of withheld windows in the same stratum."""
     keys = holdout.key_of([row for row in harm.clusters if row["measure"] == measure_name])
     of_strata = [(keys[row["device_id"]], row) for row in harm.sums if row["device_id"] in keys]
     sum_x, sum_y = Counter[str](), Counter[str]()

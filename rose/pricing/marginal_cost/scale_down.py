@@ -186,7 +186,7 @@ class Gate:
 
 
 def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
-    """Cut spans where an hour that runs shared begins or ends. Return each piece, and the run's share of the piece."""
+    """Cut spans at both ends of each hour that runs shared. Return each piece, and the run's share of the piece."""
     hours: dict[str, dict[int, Fraction]] = {}
     for time in shared:
         hours.setdefault(time.device_id, {})[time.hour_ns] = time.part
@@ -225,8 +225,10 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of device time that nobody would have paid for without leases. A `borrowed` row (from
-    `billed`) has the weight 1 - `gate`. A `kept` row has `gate` times the run's share of its piece in `pieces`."""
+    """Return the amortized price of device time that nobody would have paid for without leases. `gate` has, by stretch,
+    the probability that the fleet would have existed anyway. A `borrowed` row (from `billed`) has the weight 1 - gate.
+    A `kept` row is leased time of a device that was kept to be lent. Its weight is gate * the run's share of the piece
+    in which it lies (`pieces`, from `cut`)."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
     return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))

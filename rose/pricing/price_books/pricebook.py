@@ -299,7 +299,8 @@ def choose(
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book for `run_id`, or else for all runs of `provenance` with a device in [from_ns, to_ns), UTC.
+    """Return the price book, chosen as the module says. `price_book` is the one that a command names. The runs whose
+    own book counts are `run_id`, or else all runs of `provenance` with a device in [from_ns, to_ns), UTC.
     Raises NoPriceBookError, NothingChargedError, PricingError, PriceBookError or LedgerError."""
     if isinstance(price_book, PriceBook):
         return price_book

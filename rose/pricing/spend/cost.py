@@ -249,7 +249,7 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """Return the lines, sorted by each dimension in turn: by time if in TIMES, otherwise by cost, the highest first."""
+    """Return the lines, sorted by each dimension in turn. Those in TIMES go by time, others by cost, highest first."""
     amounts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in sums.iter_rows(named=True):
         own = amounts[tuple(row[name] for name in question.by)]

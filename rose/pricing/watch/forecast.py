@@ -1,12 +1,13 @@
 """The forecast of a month's cost: the cost so far, plus the cost of the remaining days, drawn from a fitted model.
 
-[D] Cost of a day = level + trend + weekday + error, in logarithms, or in dollars if a day cost nothing. An error is r
-times the day before's error, plus news. For each r, the rest is fitted by generalised least squares; the weight of an r
-is its restricted likelihood (Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4).
+[D] Cost of a day = level + trend + weekday + error, in logarithms, or in dollars if a day cost nothing. The error of a
+day is r times the error of the previous day, plus a new random part (the news). For each r in a list, the other
+coefficients are fitted by generalised least squares. In the draws, each r has its restricted likelihood as weight
+(Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4).
 
-A day is a departure if its news exceeds `NEWS` robust deviations, or its Studentized residual is more than chance
-explains, or its logarithm is `FAR` robust deviations from the median of its weekday. After a level shift or a holiday,
-only the later days are used, if they are enough. After a burst there is no forecast."""
+A day is called a departure in any of three cases. Its news exceeds `NEWS` robust deviations. Its Studentized residual
+is more than chance explains. Or its logarithm is `FAR` robust deviations from the median of its weekday. After a level
+shift or a holiday, only the later days are used, if they are enough. After a burst there is no forecast."""
 
 from __future__ import annotations
 
@@ -97,7 +98,7 @@ class _Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """The model of past and future days. Costs are logarithms of nano-dollars, or nano-dollars / `unit`."""
+    """The model of past and future days. `y` has logarithms of nano-dollars if `logs`, else nano-dollars / `unit`."""
 
     first: date
     logs: bool

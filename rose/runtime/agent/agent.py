@@ -531,7 +531,8 @@ class DeviceAgent:
         self._take_back(reason)
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record a sync with a time by the device's clock. Later leases use this clock and are charged for the sync."""
+        """Record the event of a sync, with the present time of the device's clock. Lease events have times of the same
+        clock, so that the ledger can find the next lease, which is charged for the sync."""
         self._note(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:

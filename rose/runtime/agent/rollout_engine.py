@@ -1,4 +1,4 @@
-"""Keeps a rollout engine on a device. Takes over a running engine or starts one, and restarts it after longer waits."""
+"""Keeps a rollout engine on a device. Takes over a running one or starts one, and waits longer after each failure."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class RolloutEngine:
         self._thread.start()
 
     def stop(self, *, leave: bool = False) -> bool:
-        """End the engine, unless `leave` keeps it. Return whether the engine was alive. Safe to call twice."""
+        """End the engine, or leave it to the next agent (`leave`). Return whether it was alive. Safe to call twice."""
         self._leaving |= leave
         self._stopping.set()
         if leave and self._newest is not None:

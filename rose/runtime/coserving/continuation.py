@@ -1,5 +1,5 @@
-"""Continues a turn in a new request, whose last input ids are the turn's earlier output. SGLang treats the request as
-retracted, so stop strings, grammars, penalties and limits count the earlier output."""
+"""Continues a turn in a new request. The request's last input ids are the turn's earlier output. SGLang treats the
+request like one that it retracted: stop strings, grammars, penalties and limits count the earlier output."""
 
 from typing import Any
 

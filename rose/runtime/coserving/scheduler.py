@@ -98,7 +98,8 @@ class SchedulerView:
         return 0 if chunked is None else int(chunked.extend_end)
 
     def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, float]:
-        """Return ("prefill", new tokens, attended pairs) or ("decode", requests, context tokens) for the next step."""
+        """Describe the next step: ("prefill", new tokens, attended pairs) or ("decode", requests, context tokens). A
+        pair is a new token and an earlier token that it attends to. A prefill has at most `chunk_tokens` tokens."""
         scheduler = self._scheduler
         if scheduler.chunked_req is not None:
             return "prefill", chunk_tokens, attended(chunk_tokens, self.chunked_prefix)

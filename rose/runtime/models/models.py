@@ -20,7 +20,8 @@ _INDEX = "model.safetensors.index.json"
 
 
 def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
-    """Return 2 (K and V) * layers * KV heads * head size * element size, in bytes. Raises ValueError."""
+    """Return how many bytes a token takes in the KV cache: 2 (keys and values) * layers * KV heads * head size *
+    element size. `dtype` is the type of an element (None: the checkpoint's type). Raises ValueError."""
     path = Path(checkpoint) / "config.json"
     config = _config(path)
     try:
@@ -42,7 +43,8 @@ def has_tokenizer(checkpoint: Path) -> bool:
 
 
 def weights_bytes(checkpoint: Path | str) -> int:
-    """Return the bytes of the safetensors files. Without them, compute a dense Llama's bytes. Raises ValueError."""
+    """Return how many bytes the weights take: the size of the safetensors files that are loaded. If there are none,
+    compute the size of a dense Llama from its configuration. Raises ValueError."""
     folder = Path(checkpoint)
     # A folder may hold the weights twice; the index names the loaded files.
     index = folder / _INDEX

@@ -124,7 +124,8 @@ def attainable(load: ServingLoad) -> bool:
 
 
 def room_ns(*, solo_ns: int, lent_ns: int, share: float) -> int:
-    """Return how much device time rollouts have left beside a request that takes `solo_ns` alone."""
+    """Return for how many more ns rollouts may use the device during a request that takes `solo_ns` alone. They may use
+    `share` of that time at most, and have used `lent_ns`."""
     return int(share * REGRET_SPENT_SHARE * solo_ns) - lent_ns
 
 

@@ -72,7 +72,7 @@ class HostFacts(Report):
 
 
 class Heartbeat(Report):
-    """An agent's report on a device. Its answer waits for news since reply number `seen`, at most `hold_s` seconds."""
+    """An agent's report on a device. The answer comes when it differs from reply `seen`, or after `hold_s` seconds."""
 
     device_id: Id
     engines: Few[EngineReport]

@@ -106,7 +106,8 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write the changes, once, while no forward pass runs. `into` may have wider types. Return the time in ns."""
+        """Write the changes into the engine's tensors, or into `into`, whose types may be wider. Do this once, and
+        while no forward pass runs. Return how long it took, in ns. Raises TransferError."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()

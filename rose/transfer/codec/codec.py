@@ -122,7 +122,8 @@ def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
-    """Return the array, in `out` (may be `base`). The base is not checked, so compare hashes. Raises TransferError."""
+    """Decode `blob` against `base`, and return the array. It is written into `out` (None: a new array), which may be
+    `base`. The base is not checked, so compare hashes. Raises TransferError."""
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:

@@ -32,7 +32,7 @@ def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
 
 
 def decode(block: memoryview, base: Bits, new: Bits, *, back: bool = False) -> None:
-    """Apply a block to `base` (`back`: undo it), and write to `new`, which may be `base`. Raises TransferError."""
+    """Apply a block to `base`, or if `back`, undo it. Write to `new`, which may be `base`. Raises TransferError."""
     planes, at, filled = [_NO_PLANE] * 4, 1, 0
     for number in range(base.itemsize):
         length, at = take_number(block, at)

@@ -13,7 +13,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One of `ranks` trainer ranks. All ranks share an `attempt`, which is new at each start. Raises ValueError."""
+    """One of `ranks` trainer ranks. `attempt` is a name that all ranks share, new at each start. Raises ValueError."""
 
     rank: int = 0
     ranks: int = 1

@@ -32,7 +32,7 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class Span:
-    """The step from `base_version` to the `base_version` of the next span. The last span leads to the last version."""
+    """The changes from `base_version` to that of the next span in the list. The last span leads to the last version."""
 
     base_version: int
     base_xxh3: dict[Key, str] = field(default_factory=dict)
@@ -97,8 +97,8 @@ class _Package:
 def encode_first(
     version: int, cuts: Sequence[Cut], previous: EncoderState | None, chunks: ChunkFolder, *, anchor: bool, link: Link
 ) -> tuple[Manifest, EncoderState]:
-    """Encode the changes since `previous`, which is consumed, or all elements if it is None. The chunks are not synced
-    to disk. Raises TransferError or OSError."""
+    """Encode the changes since the state `previous`, which is used up, or all elements if it is None. Return the
+    manifest, and the state at `version`. The chunks are not synced to disk. Raises TransferError or OSError."""
     now = EncoderState(version, {cut.info.name: cut.info for cut in cuts})
     if previous is not None:
         step = Span(previous.version, previous.xxh3)

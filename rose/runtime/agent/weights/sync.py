@@ -28,7 +28,8 @@ from rose.transfer.wire.receiver import Receiver
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A policy version and its origin. `run_id` "" means no run. `signer` is a public key (None: not signed)."""
+    """A policy version, and the origin to fetch it from. `run_id` is empty if the version belongs to no run. `signer`
+    is the public key of whoever signed the version; None means that it is not signed."""
 
     run_id: str
     version: int
@@ -82,7 +83,8 @@ class HeldRecord:
         return Manifest.from_bytes(self._path(version).read_bytes())
 
     def candidates(self) -> Iterator[Manifest]:
-        """Yield versions that a taken-over engine may hold, and record the newest. Raises OSError or TransferError."""
+        """Yield the manifests of the versions that a taken-over engine may hold: the confirmed version, then an
+        announced one. The announced version is first recorded as confirmed. Raises OSError or TransferError."""
         for path in sorted(self._staging.glob("held-*.json")):
             yield Manifest.from_bytes(path.read_bytes())
         if self._next.exists():
@@ -211,14 +213,16 @@ class EngineSync:
         self._note(failures=0)
 
     def bring_back(self) -> Sync | None:
-        """Restore an untrusted engine from an anchor (all weights). Return None if trusted or if no origin is known."""
+        """Fetch all weights again if the engine's weights are not trusted, and return the sync's event. Return None if
+        they are trusted, or if no origin is known."""
         last = self._held_from if self.standing.held else self._asked
         if self.standing.trusted or last is None:
             return None
         return self._bring_to(replace(last, version=self.version))
 
     def take_over(self, swaps: int) -> str | None:
-        """Find out from hashes which weights a former agent's engine holds. Return why that failed, or None."""
+        """Find out from hashes which weights a former agent's engine holds. Return why that failed, or None. `swaps` is
+        how often the engine's weights were changed; after 0 swaps it still has its checkpoint."""
         if swaps == 0:
             return None  # It is at its checkpoint, as a newly started engine is.
         reason: str | None = "its weights are not on record"
@@ -232,7 +236,8 @@ class EngineSync:
         return reason
 
     def audit(self, gives_way: threading.Event | None = None) -> Sync | None:
-        """Return a drift event if the engine's weights are not those that were acknowledged or published, else None."""
+        """Check that the engine still has the weights that it acknowledged and that the origin published. If not,
+        return an event that describes the drift. Otherwise, or if `gives_way` is set meanwhile, return None."""
         if not (self.standing.held and self.standing.trusted):
             return None
         began = monotonic_ns()
@@ -391,7 +396,8 @@ class EngineSync:
         )
 
     def _base(self, target: Target) -> int | None:
-        """Return the engine's version if it can be a delta's base for `target`, else None. Raises RefusedError."""
+        """Return the engine's version if a delta from it to `target` can be used. Return None if all weights must be
+        fetched. Raises RefusedError if the origin has other weights for the engine's version."""
         if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
         if not self._told:

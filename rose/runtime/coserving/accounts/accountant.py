@@ -131,7 +131,7 @@ class Accountant:
         self._starting_since_ns = at_ns
 
     def started(self, at_ns: int) -> None:
-        """Record as activation the time from the engine's start (which `starts` noted) until `at_ns`."""
+        """Count the time from the last call of `starts` until `at_ns` as activation (an engine was starting)."""
         with self._lock:
             if self._starting_since_ns:
                 self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
@@ -210,7 +210,8 @@ class Accountant:
         return event
 
     def _delayed_ns(self) -> int:
-        """Return serving's delay (ns) since the last slice. A negative delay counts as 0, and reduces the next one."""
+        """Return for how many ns rollouts delayed serving's steps since the last slice. A negative delay counts as 0,
+        and makes the next delays smaller."""
         engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
         new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
         self._delayed_seen = engine, delayed_ns
@@ -220,7 +221,8 @@ class Accountant:
         return told_ns
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
-        """Return (lease id, step) of the lease in force at `at_ns`. With `last`, of the last lease granted by then."""
+        """Return the id and the RL step of the lease in force at `at_ns`, or (None, None). With `last`, return those of
+        the last lease that was granted until `at_ns`, even if it has ended."""
         lease_and_step: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):

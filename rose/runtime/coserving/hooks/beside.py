@@ -66,7 +66,7 @@ class BesideServing:
             self._seen_ns, self._counted_ns = now_ns, 0
 
     def taken_out_at(self, since_ns: int) -> int | None:
-        """Return when the engine left the idle class in the layer that began at `since_ns`, or None if it did not."""
+        """Return when the engine was taken out of the idle class. Return None if that was not after `since_ns`."""
         return self._raised_at_ns if self.raised and self._raised_at_ns > since_ns and not self.running else None
 
     def watch(self, wanted: bool) -> None:

@@ -41,7 +41,8 @@ class RequestLog:
         setattr(request, _LAST_TOKEN, now_ns)
 
     def ended(self, request: Any, first_ns: int | None, *, status: int | None = None) -> bool:
-        """Write a request. Return False if it had ended before. `status`: HTTP status of an abort outside a step."""
+        """Write the record of an ended request to the page. Return False if it had ended before. `first_ns` is the time
+        of the first token. `status` is the HTTP status of a request that was aborted outside a step."""
         if hasattr(request, _ENDED):
             return False
         setattr(request, _ENDED, True)

@@ -159,7 +159,8 @@ class RolloutPlugin:
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """Return a prefix cache key. It ends with the client's key: SGLang looks there for a LoRA adapter's name."""
+    """Return a request's prefix cache key, which changes with each swap of the weights. `client` is the key that the
+    client sent. It comes last, because SGLang looks there for the name of a LoRA adapter."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 

@@ -429,7 +429,8 @@ class RolloutTelemetry(EngineTelemetry):
             self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
 
     def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
-        """Return (the next step's predicted ns or None, whether it is a prefill). `layers`: ns of its layers only."""
+        """Return the predicted ns of the next step (None: unknown), and whether this step is a prefill. With `layers`,
+        the prediction is for the layers alone, if their times are known."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times

@@ -64,7 +64,8 @@ class KvGuard:
         return True
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
-        """Between two steps, keep the engine within its lease. Return False if the lease must be read again."""
+        """Keep the engine within its lease; called between two steps. Return False if memory was moved, because the
+        lease may have changed meanwhile and must be read again."""
         lent = lease.expires_ns > now_ns
         if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
             return False
@@ -118,8 +119,9 @@ class KvGuard:
         self.pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End the youngest requests until the others fit in `budget_tokens`. If no request runs, also end the first
-        waiting one, unless it fits in `lasting_tokens`. Return (ended requests, their tokens that stay cached)."""
+        """End the youngest requests until the others fit in `budget_tokens`. Then, if no request runs, also end the
+        first waiting request if it does not fit in `lasting_tokens`. Return how many requests were ended, and how many
+        of their tokens stay in the prefix cache."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))

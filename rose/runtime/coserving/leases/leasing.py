@@ -43,7 +43,7 @@ class LastLease:
     expires_at_us: int = 0
 
     def end(self, anchor: Anchor | None = None) -> Lease | None:
-        """Return the event that ends the open lease now or, if it has expired, at its expiry. None: no open lease."""
+        """Return an event that ends the lease now, or when it expired. None: the ledger has its end already."""
         if self.granted is None:
             return None
         now_us = max((anchor or Anchor.take()).now_us(), self.granted.at_us)
@@ -60,7 +60,7 @@ class Leasing:
     """Grants and ends the leases of one device. Times are monotonic ns. Not thread-safe.
 
     `take_back` takes all turns off the engine and returns their number. The constructor ends the lease `last` if it is
-    open. `ended_before` has former agents' leases, if they ended in time that this agent accounts for."""
+    open. `ended_before` has the leases of former agents that ended in time that these agents have not recorded."""
 
     def __init__(
         self,

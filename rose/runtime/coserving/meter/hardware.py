@@ -48,7 +48,8 @@ def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
 
 
 def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
-    """Return the GPUs that a process sees, or None if GPU `number` may be one of them. With MPS, that is unknown."""
+    """Return which GPUs a process with this environment sees. Return None if GPU `number` is one of them, or if that is
+    unknown, as with MPS."""
     visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
     alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
     if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):

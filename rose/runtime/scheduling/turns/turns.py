@@ -36,7 +36,8 @@ def new_id() -> str:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn. Each new token resets `waited_ns` and `deaths`. A death is (an engine that died, when its life began)."""
+    """A turn. `deaths` has the engines that died while they had the turn, each with the time at which its life began.
+    Each new token resets `waited_ns` and `deaths`."""
 
     request: TurnRequest
     arrived_ns: int
@@ -120,7 +121,8 @@ class Turn:
         return recent | self._avoids_after_deaths(table, now_ns) if self.deaths else recent
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return engines with too many suspect turns. If others can work, also engines that died with the turn."""
+        """Return the ids of engines that a turn must avoid after engines died with it. These are engines that have too
+        many such turns and, if other engines can work, the engines that died."""
         dead = {engine_id for engine_id, _ in self.deaths}
         has_others = any(
             facts.usable(now_ns)
