@@ -34,15 +34,12 @@ class Key:
 def load_or_make(path: Path | None = None) -> Key | None:
     """Return the key in `path` (None: this user's), or a new key, or None if none can be made. Raises LedgerError."""
     path = path or key_path(os.environ)
-    if path is None:
-        return None
-    if (key := _load(path)) is not None:
-        return key
-    try:
-        _make(path)
-    except OSError:
-        return None
-    return _load(path)
+    key = None if path is None else _load(path)
+    if path is not None and key is None:
+        with suppress(OSError):
+            _make(path)
+            key = _load(path)
+    return key
 
 
 def load() -> Key | None:

@@ -233,7 +233,7 @@ class HostRunner:
             self._writer = LedgerWriter.open(plan.ledger, writer_name(plan.own.host, "agent"), plan.run_id)
         if plan.ledger_token and self._forwarder is None:
             ledger, token, report = Ledger(plan.ledger), plan.ledger_token, self._look_forwarded
-            self._forwarder = Forwarder(ledger, plan.controller_url, token=token, report=report)
+            self._forwarder = Forwarder(ledger, plan.controller_url, token, report)
             self._forwarder.start()
         return self._writer
 
