@@ -268,9 +268,8 @@ class HostRunner:
 
     def _jobs(self) -> list[jobs.Job]:
         if self._forwarder is not None:
-            return jobs.ledger_jobs(jobs.Settings())
-        archive = {f"archive_{name}": value for name, value in self.plan.config.archive.model_dump().items()}
-        return jobs.ledger_jobs(jobs.Settings(**archive))
+            return jobs.ledger_jobs()
+        return jobs.ledger_jobs(**self.plan.config.archive.model_dump())
 
     def _say_failed(self, run: jobs.JobRun) -> None:
         if run.status == "failed":
