@@ -39,7 +39,8 @@ class NotInstalledError(UserError):
 
 
 def not_installed(error: ModuleNotFoundError) -> NotInstalledError | None:
-    """Return an error that names the extra of the traceback's first ROSE module, or None if this module has none."""
+    """Return an error that names the pip extra to install. It is the extra of the first module in the traceback that
+    belongs to one. Return None if no module does."""
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     extras = (extra for module in modules for part, extra in EXTRAS.items() if f"{module}.".startswith(f"{part}."))
     if (extra := next(extras, None)) is None:
