@@ -319,17 +319,16 @@ def _problems(ledger: Ledger, mark: str) -> list[str]:
 def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = None) -> PriceBook:
     """Return the price book that every command would choose. Raises UserError."""
     run_id = None if run is None else run.run_id
-    from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
 
     def own_books() -> pricebook.Own:
         with ledger.connect() as connection:
-            return pricebook.own_books(connection, run_id, from_ns, to_ns)
+            return pricebook.own_books(connection, run_id, period)
 
     def cached() -> pricebook.Own:
-        return kept(own_books, ledger, "own books", run_id, from_ns, to_ns)
+        return kept(own_books, ledger, "own books", run_id, period)
 
     try:
-        return pricebook.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=cached)
+        return pricebook.choose(ledger, run_id=run_id, period=period, own=cached)
     except pricebook.NoPriceBookError:
         raise ReadError(_NO_PRICE_BOOK)
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from benchmarks.coverage.shown import Shown, shown, wandering
 from rose.pricing.answers import breakdown, elasticity, frontier, verifiers
-from rose.pricing.answers.frontier import Slack
 from rose.pricing.answers.probes import Probe
 from rose.pricing.run import cost_per_correct
 from rose.pricing.run.cost_per_correct import Groups, TokenCost
@@ -212,8 +211,7 @@ def elasticities(random: np.random.Generator) -> Iterator[Shown]:
     eta_t = elasticity.of_training(_learning(random))
     yield shown("eta_n", _eta_n(), eta_n.interval, eta_n.says)
     yield shown("eta_T", ETA_T, eta_t.interval, eta_t.says)
-    yields = Slack(rollouts_per_s=Fraction(1, 10), answers=60, training_s=Fraction(1000))
-    answer = frontier.next_second(eta_n, eta_t, float(TRAJECTORIES), yields)
+    answer = frontier.next_step(eta_n, eta_t, (0.1 / 60 / TRAJECTORIES, 1 / 1000), "slack second")
     true = _eta_n() * 0.1 / 60 / TRAJECTORIES - ETA_T / 1000
     yield shown("next slack second, inference less training", true, answer.interval)
 

@@ -41,20 +41,6 @@ def training_spend_with_borrowing(
     return training_usd * ((1 - rollout_share) + rollout_share * ((1 - borrowed_share) + borrowed_share * cost_ratio))
 
 
-def third_line_threshold(
-    inference_usd: float, training_usd: float, rollout_share: float, borrowed_share: float, cost_ratio: float
-) -> float:
-    """[D] Return kappa3 = D_I / D_T', inference dollars / training dollars if rollouts are partly borrowed. (eta_n - 1)
-    / eta_T is compared with it (docs/pricing.md, frontier). `training_spend_with_borrowing` defines D_T'."""
-    spend = training_spend_with_borrowing(training_usd, rollout_share, borrowed_share, cost_ratio)
-    return inference_usd / spend
-
-
-def provision_closing(opening: int, accrued: int, realised: int, released: int) -> int:
-    """[D] Return opening + accrued - realised - released, in nano-dollars."""
-    return opening + accrued - realised - released
-
-
 def break_even_provision(
     p_dedicated: float, m_without_provision: float, tau_ratio: float, wasted_borrowed: float, wasted_dedicated: float
 ) -> float:

@@ -124,7 +124,7 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> No
 
 def _mapping(ledger: Ledger, period: Period, named: str | PriceBook | None, provenance: str) -> pl.DataFrame:
     try:
-        book = pricebook.choose(ledger, named, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+        book = pricebook.choose(ledger, named, period=period, provenance=provenance)
     except pricebook.NoPriceBookError:
         book = None
     rows = [

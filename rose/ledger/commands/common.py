@@ -39,13 +39,14 @@ def open_ledger(folder: Path | None, *, allow_unverified: bool = False) -> Ledge
 
 
 @contextmanager
-def clear_errors() -> Iterator[None]:
+def clear_errors(unreadable_code: int = 2) -> Iterator[None]:
+    """Print an error on stderr and exit: with `unreadable_code` if the ledger is unreadable, and otherwise with 2."""
     try:
         yield
     except UserError as error:
         fail(str(error))
     except Exception as error:
-        fail(unreadable(error))
+        fail(unreadable(error), unreadable_code)
 
 
 def unreadable(error: Exception) -> str:

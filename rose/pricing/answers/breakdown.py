@@ -14,7 +14,7 @@ from rose.pricing.money import NANO_USD_PER_USD, nano_usd_of, split
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run.cost_per_correct import TokenCost
 from rose.pricing.stats import bootstrap
-from rose.pricing.stats.bootstrap import Floats, Interval
+from rose.pricing.stats.bootstrap import Floats, Interval, Ints
 
 UNALLOCATED = "unallocated"
 By = Literal["version", "task", "step"]
@@ -44,16 +44,15 @@ def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenC
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
     """Return the rows, `unallocated` last. A group of `counted` belongs to the row `part` (None: `unallocated`)."""
     paid = cost.paid
-    members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    groups: dict[str, list[list[int]]] = defaultdict(list)
     for row in counted:
-        members[UNALLOCATED if row["part"] is None else row["part"]].append(row)
+        counts = [int(row[name]) for name in ("accepted", *(f"{place}_tokens" for place in _PLACES))]
+        groups[UNALLOCATED if row["part"] is None else row["part"]].append(counts)
     # Last, so that it comes last among equal remainders.
-    members[UNALLOCATED] = members.pop(UNALLOCATED, [])
-    tokens = {
-        place: {key: sum(int(row[f"{place}_tokens"]) for row in groups) for key, groups in members.items()}
-        for place in _PLACES
-    }
-    nobody = {key: int(key == UNALLOCATED) for key in members}
+    groups[UNALLOCATED] = groups.pop(UNALLOCATED, [[0, 0, 0]])
+    sums = {key: [sum(column) for column in zip(*members, strict=True)] for key, members in groups.items()}
+    tokens = {place: {key: total[n] for key, total in sums.items()} for n, place in enumerate(_PLACES, start=1)}
+    nobody = {key: int(key == UNALLOCATED) for key in groups}
     nano = {
         place: split(nano_usd_of(paid[place]), made if any(made.values()) else nobody) for place, made in tokens.items()
     }
@@ -68,16 +67,13 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Breakd
             if (made := sum(tokens[place].values()))
         }
     lines = []
-    for key, groups in members.items():
-        cost_nano, accepted = sum(nano[place][key] for place in _PLACES), sum(int(row["accepted"]) for row in groups)
-        interval = None if key == UNALLOCATED else _interval(groups, usd_per_token)
-        lines.append(BreakdownRow(key, cost_nano, accepted, interval))
+    for key, members in groups.items():
+        interval = None if key == UNALLOCATED else _interval(np.array(members, dtype=np.int64), usd_per_token)
+        lines.append(BreakdownRow(key, sum(nano[place][key] for place in _PLACES), sums[key][0], interval))
     return tuple(lines)
 
 
-def _interval(groups: list[Mapping[str, Any]], usd_per_token: Mapping[str, Floats]) -> Interval | None:
-    columns = [[int(row["accepted"]), *(int(row[f"{place}_tokens"]) for place in _PLACES)] for row in groups]
-    counts = np.array(columns, dtype=np.int64)
+def _interval(counts: Ints, usd_per_token: Mapping[str, Floats]) -> Interval | None:
     drawn, units = bootstrap.by_time(counts, counts[:, 1:])
     if drawn is None or not usd_per_token:
         return None

@@ -10,12 +10,9 @@ the same `work`. G = V1 / V0.
 - Mix = v1 * r - c0 * G - share borrowed. Price = c1 - v1 * r.
 - If the cell had no earlier time, there is no r. Then c1 stands in the place of v1 * r."""
 
-import csv
-import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from operator import mul
@@ -23,8 +20,6 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from rose.clock import utc
-from rose.ledger.commands.output import csv_cells
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
 from rose.pricing.figures import AMORTIZED, Stamp
@@ -112,24 +107,12 @@ class GroupCell:
         return self.bucket, self.pool, self.device_class
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    ns: int = 0
-    cost_nano: int = 0
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodSums:
-    lines: Mapping[GroupCell, Amount]
-    tokens: int = 0
-    accepted_tokens: int = 0
-
-    @property
-    def cost_nano(self) -> int:
-        return sum(amount.cost_nano for amount in self.lines.values())
-
-    def ns(self, lines: Iterable[GroupCell]) -> int:
-        return sum(self.lines.get(line, Amount()).ns for line in lines)
+    ns: Counter[GroupCell]
+    cost_nano: Counter[GroupCell]
+    tokens: int
+    accepted_tokens: int
 
 
 def side(charges: pl.DataFrame, by: str) -> PeriodSums:
@@ -138,13 +121,11 @@ def side(charges: pl.DataFrame, by: str) -> PeriodSums:
         raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
     group = pl.col(BY[by]).cast(pl.String).fill_null(UNALLOCATED).alias("group")
     filled = charges.with_columns(group, *(pl.col(name).fill_null("") for name in _CELL))
-    summed = filled.group_by("group", *_CELL).agg(pl.col("ns").sum(), pl.col("cost_nano").sum())
+    summed = filled.group_by("group", *_CELL).agg(pl.col("ns", "cost_nano").sum()).rows()
     rollouts = charges.filter(pl.col("bucket") == "rollout")
     return PeriodSums(
-        lines={
-            GroupCell(row["group"], *(row[name] for name in _CELL)): Amount(int(row["ns"]), int(row["cost_nano"]))
-            for row in summed.to_dicts()
-        },
+        ns=Counter({GroupCell(*line): ns for *line, ns, _ in summed}),
+        cost_nano=Counter({GroupCell(*line): nano for *line, _, nano in summed}),
         tokens=int(rollouts["tokens"].sum()),
         accepted_tokens=int(rollouts.filter(pl.col("fate") == "accepted")["tokens"].sum()),
     )
@@ -156,9 +137,9 @@ def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp
     if one != other:
         raise PricingError(f"the periods differ in provenance ({one} and {other}): they cannot be compared")
     exact, groups = effects(before, now), []
-    for name in sorted({line.group for line in (*before.lines, *now.lines)}):
+    for name in sorted({line.group for line in (*before.ns, *now.ns)}):
         cost0, cost1 = (
-            sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
+            sum(nano for line, nano in side.cost_nano.items() if line.group == name) for side in (before, now)
         )
         parts = rounded({effect: exact.get((name, effect), Fraction(0)) for effect in EFFECTS}, cost1 - cost0)
         groups.append(Group(name, cost0, cost1, parts))
@@ -173,7 +154,7 @@ def effects(before: PeriodSums, now: PeriodSums) -> dict[tuple[str, str], Fracti
     """Return the exact nano-dollars of each effect, by (group, effect)."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
     works: dict[str, list[GroupCell]] = defaultdict(list)
-    for line in sorted({*before.lines, *now.lines}):
+    for line in sorted({*before.ns, *now.ns}):
         works[line.work].append(line)
     for work, lines in works.items():
         for line, effect, part in _of_work(work, lines, before, now):
@@ -184,26 +165,26 @@ def effects(before: PeriodSums, now: PeriodSums) -> dict[tuple[str, str], Fracti
 def _of_work(
     work: str, lines: list[GroupCell], before: PeriodSums, now: PeriodSums
 ) -> Iterable[tuple[GroupCell, str, Fraction]]:
-    time0, time1 = before.ns(lines), now.ns(lines)
+    time0, time1 = (sum(side.ns[line] for line in lines) for side in (before, now))
     growth = Fraction(time1, time0) if time0 else None
     cells, pools = _rates(lines, before, lambda line: line.cell), _rates(lines, before, lambda line: line.pool)
     steps = _steps(growth, before, now, time0, time1) if work == "rollout" else None
     for line in lines:
-        was, is_now = before.lines.get(line, Amount()), now.lines.get(line, Amount())
+        cost0, ns1, cost1 = before.cost_nano[line], now.ns[line], now.cost_nano[line]
         if growth is None:
-            yield line, VOLUME, Fraction(is_now.cost_nano - was.cost_nano)
+            yield line, VOLUME, Fraction(cost1 - cost0)
             continue
         for effect, factor in steps or ((VOLUME, growth - 1),):
-            yield line, effect, was.cost_nano * factor
+            yield line, effect, cost0 * factor
         rate, pool = cells.get(line.cell), pools.get(line.pool)
-        at_old_rates = Fraction(is_now.cost_nano) if rate is None else is_now.ns * rate
+        at_old_rates = Fraction(cost1) if rate is None else ns1 * rate
         moved = Fraction(0)
         if work == "rollout":
             # A new pool has no rate of its own: its time moved at the rates of its cells.
-            moved = at_old_rates if pool is None else (is_now.ns - was.ns * growth) * pool
+            moved = at_old_rates if pool is None else (ns1 - before.ns[line] * growth) * pool
             yield line, SHARE_BORROWED, moved
-        yield line, MIX, at_old_rates - was.cost_nano * growth - moved
-        yield line, PRICE, is_now.cost_nano - at_old_rates
+        yield line, MIX, at_old_rates - cost0 * growth - moved
+        yield line, PRICE, cost1 - at_old_rates
 
 
 def _steps(
@@ -221,9 +202,8 @@ def _steps(
 def _rates(lines: Iterable[GroupCell], side: PeriodSums, key: Callable[[GroupCell], K]) -> dict[K, Fraction]:
     time, cost = Counter[K](), Counter[K]()
     for line in lines:
-        amount = side.lines.get(line, Amount())
-        time[key(line)] += amount.ns
-        cost[key(line)] += amount.cost_nano
+        time[key(line)] += side.ns[line]
+        cost[key(line)] += side.cost_nano[line]
     return {name: Fraction(cost[name], ns) for name, ns in time.items() if ns}
 
 
@@ -272,29 +252,6 @@ def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterato
         yield "The ledger of the period before is NOT VERIFIED."
     yield sentence(comparison)
     yield table(comparison, top)
-
-
-def csv_text(comparison: Changes) -> str:
-    written, stamp, before = io.StringIO(), comparison.stamp, comparison.before
-    rows = csv.writer(written, lineterminator="\n")
-    terms = {
-        "currency": stamp.currency,
-        "view": AMORTIZED,
-        "period_from": utc(stamp.from_ns),
-        "period_to": utc(stamp.to_ns),
-        "before_from": utc(before.from_ns),
-        "before_to": utc(before.to_ns),
-        "provenance": stamp.provenance,
-        "verified": str(stamp.verified and before.verified).lower(),
-        "price_book": stamp.book.text,
-        "example_prices": str(stamp.book.example or before.book.example).lower(),
-    }
-    rows.writerow([comparison.by, "before", "now", "change", *(effect.replace(" ", "_") for effect in EFFECTS), *terms])
-    for group in comparison.groups:
-        amounts = (group.before_nano, group.cost_nano, group.change_nano, *(group.effects[name] for name in EFFECTS))
-        texts = (f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
-        rows.writerow([*csv_cells((group.name,)), *texts, *csv_cells(map(str, terms.values()))])
-    return written.getvalue()
 
 
 def table(comparison: Changes, top: int = TOP) -> Table:

@@ -1,6 +1,5 @@
 """Tables about the cost of a correct answer in one run."""
 
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -127,25 +126,25 @@ def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
 
 def _factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
     make, groups = run.make, run.groups
-    figures = {
-        "rho": make.part(groups.rho, unit="ratio", why=NO_VERDICT),
-        "alpha": make.part(groups.alpha, why=NO_VERDICT),
-        "accept_rate": make.part(groups.accept_rate, why=NO_VERDICT),
-        "r": make.part(groups.r, unit="ratio", why="not enough data: no trajectory ended with an answer"),
-        "cpm": make.money(Fraction(run.cpm_usd), AMORTIZED, per="million tokens", basis="price book"),
-        "phi": make.part(run.cost.borrowed_share, why="not enough data: no useful token was made"),
-        "ppv": make.part(groups.ppv, why="not enough data: no accepted trajectory was audited"),
-    }
-    for name, figure in figures.items():
-        if name == "cpm" or drawn is None or figure.value is None:
-            continue
-        if name in _SHARES:
+
+    def factor(name: str, value: Fraction | None, unit: str, why: str = NO_VERDICT) -> Figure:
+        interval: Interval | None = None
+        if drawn is not None and name in _SHARES:
             interval = cost_per_correct.share_interval(groups, *_SHARES[name])
-        else:
+        elif drawn is not None:
             interval = bootstrap.interval(getattr(drawn, name), drawn.units)
-        low, high = (None, None) if interval is None else (interval.low, interval.high)
-        figures[name] = replace(figure, low=low, high=high, no_interval=bootstrap.TOO_FEW if low is None else None)
-    return figures
+        no_interval = None if drawn is None else bootstrap.TOO_FEW
+        return make.measure(value, unit, why=why, interval=interval, no_interval=no_interval)
+
+    return {
+        "rho": factor("rho", groups.rho, "ratio"),
+        "alpha": factor("alpha", groups.alpha, "share"),
+        "accept_rate": factor("accept_rate", groups.accept_rate, "share"),
+        "r": factor("r", groups.r, "ratio", "not enough data: no trajectory ended with an answer"),
+        "cpm": make.money(Fraction(run.cpm_usd), AMORTIZED, per="million tokens", basis="price book"),
+        "phi": factor("phi", run.cost.borrowed_share, "share", "not enough data: no useful token was made"),
+        "ppv": factor("ppv", groups.ppv, "share", "not enough data: no accepted trajectory was audited"),
+    }
 
 
 def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:

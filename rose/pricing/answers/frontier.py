@@ -61,7 +61,8 @@ class Spend:
 
     @property
     def training_with_borrowing_usd(self) -> float:  # D_T'
-        return formulas.training_spend_with_borrowing(*self._training())
+        terms = self.training_usd, self.rollout_share, self.borrowed_share, self.cost_ratio
+        return formulas.training_spend_with_borrowing(*map(float, terms))
 
     @property
     def threshold(self) -> float:
@@ -69,17 +70,7 @@ class Spend:
 
     @property
     def kappa3(self) -> float:  # D_I / D_T'
-        return formulas.third_line_threshold(float(self.inference_usd), *self._training())
-
-    def _training(self) -> tuple[float, float, float, float]:
-        return float(self.training_usd), float(self.rollout_share), float(self.borrowed_share), float(self.cost_ratio)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slack:
-    rollouts_per_s: Fraction  #: r_I: rollouts that a borrowed device-second made.
-    answers: int  #: N.
-    training_s: Fraction  #: T, device-seconds of updates.
+        return float(self.inference_usd) / self.training_with_borrowing_usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +104,10 @@ def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -
     )
 
 
-def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, updates: int = 0) -> Slack | str:
+def slack(
+    allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, updates: int = 0
+) -> tuple[float, float] | str:
+    """Return the shares by which a slack second grows rollouts and training, or which data are missing."""
     borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
     generated = sum(made.generated for made in tokens.values())
@@ -125,11 +119,7 @@ def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, 
         return "not enough data: " + ("no update was made" if not training_ns else "no group was judged yet")
     # A trajectory that moved counts on each device by its tokens there.
     rollouts = groups.trajectories * Fraction(tokens["borrowed"].generated, generated)
-    return Slack(
-        rollouts_per_s=rollouts * NS_PER_S / borrowed_ns,
-        answers=groups.judged_groups,
-        training_s=Fraction(training_ns, NS_PER_S),
-    )
+    return float(rollouts * NS_PER_S / (borrowed_ns * groups.judged_groups_trajectories)), NS_PER_S / training_ns
 
 
 def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
@@ -140,17 +130,24 @@ def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
     return (eta_n.value - 1) / eta_t.value
 
 
-def next_dollar(eta_n: Elasticity, eta_t: Elasticity, inference_usd: float, training_usd: float) -> Answer:
-    """Return whether the next dollar should go to inference or to training. `inference_usd` (D_I) and `training_usd`
-    (D_T, or D_T' with borrowing) are what was spent so far."""
-    return _weigh(_gain(eta_n, 1 / inference_usd, own_cost=1), _gain(eta_t, 1 / training_usd), "dollar")
-
-
-def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -> Answer:
-    """Return whether the next second of free device time should go to inference or to training. `n` is the number of
-    rollouts for each answer, 1 + rho."""
-    per_second = float(yields.rollouts_per_s / yields.answers) / n
-    return _weigh(_gain(eta_n, per_second), _gain(eta_t, 1 / float(yields.training_s)), "slack second")
+def next_step(eta_n: Elasticity, eta_t: Elasticity, growth: tuple[float, float], what: str) -> Answer:
+    """Return where to spend the next dollar or slack second (`what`). It grows rollouts and training by `growth`, and
+    only a dollar also raises the cost."""
+    inference, training = _gain(eta_n, growth[0], own_cost=1 if what == "dollar" else 0), _gain(eta_t, growth[1])
+    apart: Interval | None = None
+    if inference.draws is not None and training.draws is not None:
+        apart = interval(inference.draws - training.draws, min(inference.units, training.units))
+    to_inference, lowers, training_lowers = (
+        None if one is None else exceeds(one.low, one.high) for one in (apart, inference.interval, training.interval)
+    )
+    side: Side = UNKNOWN
+    if lowers is False and training_lowers is False:
+        side = "neither"
+    elif to_inference and lowers:
+        side = "inference"
+    elif to_inference is False and training_lowers:
+        side = "training"
+    return Answer(side, inference.value, training.value, apart, _says(side, lowers, training_lowers, what))
 
 
 def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
@@ -162,22 +159,7 @@ def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
     return replace(eta, value=value, draws=draws, interval=interval(draws, eta.units))
 
 
-def _weigh(inference: Elasticity, training: Elasticity, what: str) -> Answer:
-    apart: Interval | None = None
-    if inference.draws is not None and training.draws is not None:
-        apart = interval(inference.draws - training.draws, min(inference.units, training.units))
-    to_inference, lowers, training_lowers = map(_sign, (apart, inference.interval, training.interval))
-    side: Side = UNKNOWN
-    if lowers is False and training_lowers is False:
-        side = "neither"
-    elif to_inference and lowers:
-        side = "inference"
-    elif to_inference is False and training_lowers:
-        side = "training"
-    return Answer(side, inference.value, training.value, apart, _says(side, inference, training, what))
-
-
-def _says(side: Side, inference: Elasticity, training: Elasticity, what: str) -> str:
+def _says(side: Side, inference: bool | None, training: bool | None, what: str) -> str:
     verbs, price = {True: "lowers", False: "raises"}, "at its price" if what == "dollar" else "in free slack"
     first = {
         "inference": f"The next {what} lowers cost per correct faster on inference than on training.",
@@ -186,17 +168,12 @@ def _says(side: Side, inference: Elasticity, training: Elasticity, what: str) ->
         UNKNOWN: f"Where the next {what} lowers cost per correct faster: not enough data to tell.",
     }[side]
     known = [
-        f"{subject} {verbs[lowers]} it"
-        for subject, gain in ((f"one more rollout {price}", inference), (f"more training {price}", training))
-        if (lowers := _sign(gain.interval)) is not None
+        f"{subject} {price} {verbs[lowers]} it"
+        for subject, lowers in (("one more rollout", inference), ("more training", training))
+        if lowers is not None
     ]
     rest = " and ".join(known)
     return f"{first} {rest[0].upper()}{rest[1:]}." if rest else first
-
-
-def _sign(interval: Interval | None) -> bool | None:
-    """Return True if the whole interval is above 0, False if it is below 0, and otherwise None."""
-    return None if interval is None else exceeds(interval.low, interval.high)
 
 
 def frontier(run: PricedRun) -> Section:
@@ -275,15 +252,15 @@ def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
 
 
 def _answers(
-    run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str, yields: Slack | str
+    run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str, yields: tuple[float, float] | str
 ) -> tuple[Row, ...]:
     answers: dict[str, Answer | str] = {TWO_LINES: str(dollars), THREE_LINES: str(dollars), FREE: str(yields)}
     if not isinstance(dollars, str):
-        inference = float(dollars.inference_usd)
-        answers[TWO_LINES] = next_dollar(eta_n, eta_t, inference, float(dollars.training_usd))
-        answers[THREE_LINES] = next_dollar(eta_n, eta_t, inference, dollars.training_with_borrowing_usd)
+        for lines, usd in ((TWO_LINES, dollars.training_usd), (THREE_LINES, dollars.training_with_borrowing_usd)):
+            growth = 1 / float(dollars.inference_usd), 1 / float(usd)
+            answers[lines] = next_step(eta_n, eta_t, growth, "dollar")
     if not isinstance(yields, str):
-        answers[FREE] = next_second(eta_n, eta_t, float(1 + (run.groups.rho or 0)), yields)
+        answers[FREE] = next_step(eta_n, eta_t, yields, "slack second")
     return tuple(
         (name, "slack second" if name == FREE else "dollar", *_answer(run, answer)) for name, answer in answers.items()
     )

@@ -23,7 +23,6 @@ WORDS: dict[str, str] = {
     "phi": "share of rollout tokens made on borrowed devices",
     "waste": "share of rollout tokens that were wasted",
 }
-_RATIOS = ("r", "one_plus_rho")  #: Ratios, from 1 on; other levers are shares, but for the price.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +91,6 @@ def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: G
     pi, generated = cost.pi("blended"), sum(part.generated for part in known)
     if pi is None or pi < 0 or groups.r is None or groups.rho is None or not groups.alpha or not generated:
         return None
-    priced = {line: float(cost.by_line[line] or 0) for line in ("serving", "dedicated", "opportunistic")}
     return Factors(
         cpm=cpm,
         r=float(groups.r),
@@ -100,9 +98,7 @@ def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: G
         alpha=float(groups.alpha),
         phi=float(cost.borrowed_share or 0),
         waste=sum(part.wasted for part in known) / generated,
-        c_serving=priced["serving"],
-        c_dedicated=priced["dedicated"],
-        c_opportunistic=priced["opportunistic"],
+        **{f"c_{line}": float(cost.by_line[line] or 0) for line in ("serving", "dedicated", "opportunistic")},
     )
 
 
@@ -110,7 +106,7 @@ def levers(at: Factors) -> tuple[Lever, ...]:
     moves = []
     for name in WORDS:
         value, slope = getattr(at, name), at.derivative(name)
-        low, high = (1, inf) if name in _RATIOS else (0, inf) if name == "cpm" else (0, 1)
+        low, high = {"cpm": (0, inf), "r": (1, inf), "one_plus_rho": (1, inf)}.get(name, (0, 1))  # Others are shares.
         to = min(max(value * (1 + TENTH if slope < 0 else 1 - TENTH), low), high)
         elasticity, saves = slope * value / at.cost if at.cost else 0.0, at.cost - at.moved(name, to).cost
         moves.append(Lever(name, value, slope, elasticity, to, bootstrap.rounded(saves)))

@@ -32,15 +32,17 @@ def from_file(path: Path) -> list[Probe]:
         raise PricingError(
             f"probes {path} must have the columns {', '.join(_COLUMNS)}; it has {', '.join(frame.columns) or 'none'}"
         )
+    probability = pl.col("probability").cast(pl.Float64, strict=False)
+    typed = frame.with_columns(
+        pl.when(probability.is_between(0, 1)).then(probability).alias("probability"),
+        pl.col("correct", "accepted").str.to_lowercase().replace_strict(_TRUTHS, default=None, return_dtype=pl.Boolean),
+    )
     faults, rows = [], []
-    for number, row in enumerate(frame.iter_rows(named=True), start=1):
-        values: dict[str, Any] = {name: _TRUTHS.get(row[name].lower()) for name in ("correct", "accepted")}
-        values["probability"] = _probability(row["probability"])
-        wrong = [f"{name} {row[name]!r}" for name in _COLUMNS if values.get(name, row[name]) in (None, "")]
-        if wrong:
+    for number, (row, values) in enumerate(zip(frame.to_dicts(), typed.to_dicts(), strict=True), start=1):
+        if wrong := [f"{name} {row[name]!r}" for name in _COLUMNS if values[name] in (None, "")]:
             faults.append(f"row {number}: {', '.join(wrong)} cannot be used")
         else:
-            rows.append({"where": f"row {number}", **row, "group": row["probe"], **values})
+            rows.append({"where": f"row {number}", "group": row["probe"], **values})
     return _checked(f"probes {path}", rows, faults)
 
 
@@ -53,14 +55,6 @@ def from_ledger(records: Iterable[Mapping[str, Any]]) -> list[Probe]:
         if row["reward"] is None or not 0 <= row["reward"] <= 1
     ]
     return _checked("verdicts of the ledger", [row | {"probability": row["reward"]} for row in rows], faults)
-
-
-def _probability(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 <= value <= 1 else None  # Not a number fails the comparison too.
 
 
 def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:

@@ -67,7 +67,6 @@ class Verifier:
 class VerifierComparison:
     verifiers: tuple[Verifier, ...]
     shared: int  #: Probes that every verifier saw. If there are any, only these are scored.
-    cheapest: str | None
     says: str
 
 
@@ -117,8 +116,8 @@ def compare(
         interval = bootstrap.interval(draws[name], units) if name in draws else None
         saw, chance = len(by_verifier[name]), chances.get(name)
         verifiers.append(Verifier(name, saw, scores, usd_per_verdict[name], per_correct, interval, chance))
-    cheapest, says = _cheapest(verifiers, len(shared))
-    return VerifierComparison(verifiers=tuple(verifiers), shared=len(shared), cheapest=cheapest, says=says)
+    says = _cheapest(verifiers, len(shared))
+    return VerifierComparison(verifiers=tuple(verifiers), shared=len(shared), says=says)
 
 
 def _draws(
@@ -149,22 +148,22 @@ def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
     return dict(zip(draws, (float(share) for share in shares.mean(axis=1)), strict=True))
 
 
-def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, str]:
+def _cheapest(verifiers: Sequence[Verifier], shared: int) -> str:
     if len(verifiers) == 1:
-        return None, f"Only {verifiers[0].name} judged the probes."
+        return f"Only {verifiers[0].name} judged the probes."
     cannot = "The cheapest verifier is not yet clear"
     if not shared:
-        return None, f"{cannot}: no probe was judged by all of them. Each has its own probes: do not compare scores."
+        return f"{cannot}: no probe was judged by all of them. Each has its own probes: do not compare scores."
     unpriced = [one.name for one in verifiers if one.usd_per_correct is None and one.scores.accepted_correct]
     if unpriced:
-        return None, f"{cannot}: what an answer costs with {', '.join(unpriced)} is not known."
+        return f"{cannot}: what an answer costs with {', '.join(unpriced)} is not known."
     if shared < PROBES_MIN:
-        return None, f"{cannot}: {shared} probes were judged by all of them; need {PROBES_MIN}."
+        return f"{cannot}: {shared} probes were judged by all of them; need {PROBES_MIN}."
     best = max(verifiers, key=lambda verifier: verifier.chance_cheapest or 0)
     chance = best.chance_cheapest or 0.0
     if chance < bootstrap.CONFIDENCE:
-        return None, f"{cannot}: {best.name} is the cheapest in {chance:.0%} of the draws; need 95%."
-    return best.name, f"{best.name} makes a correct answer cheapest, in {chance:.1%} of the draws of {shared:,} probes."
+        return f"{cannot}: {best.name} is the cheapest in {chance:.0%} of the draws; need 95%."
+    return f"{best.name} makes a correct answer cheapest, in {chance:.1%} of the draws of {shared:,} probes."
 
 
 def procurement(run: PricedRun, file: Path | None = None) -> Section:

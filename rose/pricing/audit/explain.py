@@ -4,7 +4,6 @@ the division by largest remainder, and the ledger's events."""
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import polars as pl
@@ -22,7 +21,7 @@ from rose.pricing.closing.bill import Bill, of_close
 from rose.pricing.closing.store import postings
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError, format_usd
-from rose.pricing.period import hour_text, naive, nanoseconds
+from rose.pricing.period import hour_text, naive, nanoseconds, of_hours
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.table import Column, Element, Table
 
@@ -104,9 +103,8 @@ class Explanation:
 def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, provenance: str | None = None) -> Explanation:
     """Explain a charge at today's price. Raises LedgerError, or PricingError unless exactly one device-hour matches."""
     hour_ns = question.hour_ns
-    price = partial(charges.price, ledger, book)
-    to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
-    priced = price(from_ns=hour_ns, to_ns=to_ns, run_id=question.run_id, provenance=provenance)
+    hour = None if hour_ns is None else of_hours(hour_ns, hour_ns)
+    priced = charges.price(ledger, book, hour, run_id=question.run_id, provenance=provenance)
     device_hour, rows = _one(question, priced.frame)
     notes = [
         f"this hour is closed in {close_id}; `--close {close_id}` explains the booked figure"
@@ -116,7 +114,7 @@ def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, proven
     alone = f"{device_hour.run_id}/{device_hour.device_id}"
     if question.run_id is not None and (priced.fleet is not None or (rows["hardware_id"] != alone).any()):
         hour_ns = device_hour.hour_ns  # Other runs may have held the device in that hour.
-        priced = price(from_ns=hour_ns, to_ns=hour_ns + NS_PER_HOUR, provenance=device_hour.provenance)
+        priced = charges.price(ledger, book, of_hours(hour_ns, hour_ns), provenance=device_hour.provenance)
     title, verified = "as the ledger is now", priced.verified
     return _chain(ledger, title, device_hour, rows, priced.frame, priced.stays, book, verified, None, notes)
 

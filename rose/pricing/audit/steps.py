@@ -272,7 +272,7 @@ def _slices(
 
 
 def _entry(book: PriceBook, table: str, entry: Entry) -> str:
-    entries = list(book.entries(table))
+    entries = book.tables[table]
     nth = next(place for place, candidate in enumerate(entries) if candidate is entry)
     header = re.compile(rf"\s*\[\[?\s*{table}\s*\]\]?\s*(#.*)?$")
     lines = [number for number, line in enumerate(book.text.splitlines(), 1) if header.match(line)]

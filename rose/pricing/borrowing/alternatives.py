@@ -65,7 +65,10 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
     else:
         # Two runs that worked on a device at once replace no more than one device.
         room = borrowed.hardware_ns / borrowed.measured_ns if borrowed.measured_ns else Fraction(1)
-        ways = [_dedicated_by_book(m.borrowed_by_stretch, stretches, room)]
+        explained = "no dedicated device made any: borrowed time at the book's price of a rollout device, assumed to "
+        explained += "be as fast and waste as much"
+        usd = stretches.usd("rollout", m.borrowed_by_stretch) * room
+        ways = [Alternative(DEDICATED, usd, "assumed", explained)]
         needed_ns = m.borrowed_ns * room
     need = _Need.over(run.charged, whole, set(own), "tokens" if elsewhere.useful else "ns")
     if parts := own or by_class:
@@ -157,17 +160,6 @@ def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Frac
     return 1 - interruptions_per_hour * age_s / 3600
 
 
-def _dedicated_by_book(
-    borrowed_ns: Mapping[tuple[str, int], Fraction], stretches: Stretches, room: Fraction
-) -> Alternative:
-    usd = Fraction(0)
-    for (device_class, segment), ns in borrowed_ns.items():
-        price = stretches.book.device_at(device_class, "rollout", stretches.spans[segment][0])
-        usd += Fraction(price.usd_per_hour) * ns / NS_PER_HOUR
-    explained = "no dedicated device made any: borrowed time at the book's price of a rollout device, assumed to "
-    return Alternative(DEDICATED, usd * room, "assumed", f"{explained}be as fast and waste as much")
-
-
 def _market(
     device_class: str,
     hours: Fraction | None,
@@ -182,21 +174,17 @@ def _market(
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns
-    by_stretch = stretches.prices(lambda at_ns: stretches.book.offers_at(device_class, at_ns))
-    held = [
-        ({offer.commitment: offer for offer in by_stretch[segment]}, ns / sum(weights.values()))
-        for segment, ns in sorted(weights.items())
-        if ns
-    ]
+    offers = stretches.prices(lambda at_ns: {o.commitment: o for o in stretches.book.offers_at(device_class, at_ns)})
+    held = [(offers[segment], ns / sum(weights.values())) for segment, ns in sorted(weights.items()) if ns]
     ways = []
-    for commitment in dict.fromkeys(name for offers, _ in held for name in offers):
-        usd, why, offers = Fraction(0), None, [prices.get(commitment) for prices, _ in held]
-        for offer, (_, share) in zip(offers, held, strict=True):
-            device_hours, why = _device_hours(offer, hours, age_s)
+    for commitment in dict.fromkeys(name for prices, _ in held for name in prices):
+        usd, why = Fraction(0), None
+        for prices, share in held:
+            device_hours, why = _device_hours(offer := prices.get(commitment), hours, age_s)
             if offer is None or device_hours is None:
                 break
             usd += Fraction(offer.usd_per_hour) * device_hours * share
-        named = [offer for offer in offers if offer is not None]
+        named = [prices[commitment] for prices, _ in held if commitment in prices]
         way = Alternative(
             name=f"{device_class} {commitment}",
             usd=None if why else usd,

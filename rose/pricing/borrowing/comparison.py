@@ -27,19 +27,16 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
     bought, cash = (None, None) if way is None else (way.bought, way.cash)
     basis = basis_of([m.basis] if way is None else [way.basis, m.basis])
     there = "measured" if way is None else way.basis
-    capacity: Saving | None = None
     left_out = _left_out(m)
-    if way is not None and way.usd is not None:
-        capacity = Saving(usd=way.usd, interval=way.interval, no_interval=way.no_interval)
     components = f"{ADDED_THERE}, plus {LET_GO}, less {ADDED}"
     rows: list[Row] = [(CASH, _cash_figure(make, cash, m, basis, NO_TOKENS), components)]
     if cash is not None and m.unstated_usd:
         far = Saving(usd=cash.usd - m.unstated_usd, no_interval="it is the lower end of the range")
         ends = (WOULD, cash), (WOULD_NOT, far)
-        rows += [(f"{CASH} {end}", _saving(make, saving, MARGINAL, basis), "") for end, saving in ends]
+        rows += [(f"{CASH} {end}", _figure(make, saving, MARGINAL, basis), "") for end, saving in ends]
     added_there = make.money(None if way is None else way.added_usd, MARGINAL, basis=there, why=NO_TOKENS)
     rows += [
-        (CAPACITY, _saving(make, capacity, AMORTIZED, there, NO_TOKENS), _capacity(way)),
+        (CAPACITY, _figure(make, way, AMORTIZED, there, NO_TOKENS), _capacity(way)),
         (ADDED_THERE, added_there, NO_TOKENS if bought is None else purchase(bought)),
         (LET_GO, make.money(m.let_go_usd, MARGINAL), _let_go(m)),
         (ADDED, _charged(make, m), condition(m)),
@@ -134,9 +131,9 @@ def _device_time(make: Figures, way: Alternative, tokens: int) -> Row:
     view = FULLY_LOADED if way.name == LOADED else AMORTIZED
     return (
         way.name,
-        make.money(way.usd, view, basis=way.basis, why=way.why, interval=way.interval, no_interval=way.no_interval),
+        _figure(make, way, view, way.basis, way.why),
         _per_million(make, way.usd, tokens, view, way.basis),
-        _saving(make, way.less, view, way.basis, way.why or "does not apply: no token would be made"),
+        _figure(make, way.less, view, way.basis, way.why or "does not apply: no token would be made"),
     )
 
 
@@ -150,13 +147,13 @@ def _charged(make: Figures, m: Marginal) -> Figure:
 
 
 def _cash_figure(make: Figures, cash: Saving | None, m: Marginal, basis: str, why: str | None) -> Figure:
-    return _saving(make, None if m.unstated_usd else cash, MARGINAL, basis, both_ends(cash, m) or why)
+    return _figure(make, None if m.unstated_usd else cash, MARGINAL, basis, both_ends(cash, m) or why)
 
 
-def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: str | None = None) -> Figure:
-    if saving is None:
+def _figure(make: Figures, cost: Alternative | Saving | None, view: str, basis: str, why: str | None = None) -> Figure:
+    if cost is None:
         return make.money(None, view, basis=basis, why=why)
-    return make.money(saving.usd, view, basis=basis, interval=saving.interval, no_interval=saving.no_interval)
+    return make.money(cost.usd, view, basis=basis, why=why, interval=cost.interval, no_interval=cost.no_interval)
 
 
 def in_short(compared: Comparison, m: Marginal) -> str:

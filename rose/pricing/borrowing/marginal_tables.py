@@ -51,9 +51,7 @@ def terms_table(make: Figures, m: Marginal) -> Table:
 
 
 def added(make: Figures, m: Marginal) -> Figure:
-    return make.amount(
-        sum(m.nano_usd.values()), MARGINAL, basis=m.basis, interval=m.interval, no_interval=m.no_interval
-    )
+    return in_all(make, m, sum(m.nano_usd.values()))
 
 
 def per_device_hour(make: Figures, m: Marginal, name: str | None = None) -> Figure:
@@ -70,15 +68,10 @@ def per_device_hour(make: Figures, m: Marginal, name: str | None = None) -> Figu
     )
 
 
-def in_all(make: Figures, term: Term, nano: int | None = None) -> Figure:
-    return make.amount(
-        None if term.unknown else nano_usd_of(term.usd) if nano is None else nano,
-        MARGINAL,
-        basis=term.basis,
-        why=term.unknown,
-        interval=term.interval,
-        no_interval=term.no_interval,
-    )
+def in_all(make: Figures, part: Term | Marginal, nano: int) -> Figure:
+    why = part.unknown if isinstance(part, Term) else None
+    shown, no_interval = None if why else nano, part.no_interval
+    return make.amount(shown, MARGINAL, basis=part.basis, why=why, interval=part.interval, no_interval=no_interval)
 
 
 def _without(m: Marginal) -> str:

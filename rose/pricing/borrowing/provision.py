@@ -10,9 +10,9 @@ from fractions import Fraction
 from rose.pricing import formulas
 from rose.pricing.borrowing.marginal_tables import in_all, per_device_hour
 from rose.pricing.figures import MARGINAL, Figure, Figures
-from rose.pricing.marginal_cost.missed_budgets import NO_PENALTY, penalties, realised_by_day
+from rose.pricing.marginal_cost.missed_budgets import NO_PENALTY, penalties
 from rose.pricing.marginal_cost.terms import Row, Stretches, nano_by_key
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S, nano_usd_of
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
@@ -164,7 +164,7 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
             continue
         opening, new = closing or 0, accrued_nano.get(day, 0)
         released = max(0, opening - realised_nano[day])
-        closing = formulas.provision_closing(opening, new, realised_nano[day], released)
+        closing = opening + new - realised_nano[day] - released
         balances.append(Balance(day, opening, new, realised_nano[day], released, closing))
     return balances
 
@@ -177,7 +177,8 @@ def provision(run: PricedRun) -> Section:
     counted = rows(run.connection, "borrowing/bursts")
     risk, bursts, lent = ([row for row in counted if row["what"] == what] for what in ("risk", "burst", "lent"))
     accruals = {one.day: one for one in accrue(lent, risk, bursts, stretches)}
-    realised_usd = {} if term.unknown else realised_by_day(run.borrow.harm, run.connection, stretches)
+    realised = in_all(make, term, nano_usd_of(term.usd))
+    realised_usd = {} if term.unknown else run.borrow.realised_usd
     balances = roll_forward({day: one.usd for day, one in accruals.items()}, realised_usd)
     known = [balance.accrued for balance in balances if balance.accrued is not None]
     why = [*accruals.values()][-1].why if accruals else _NOTHING_LENT
@@ -209,7 +210,7 @@ def provision(run: PricedRun) -> Section:
                     make.amount(sum(known) if known else None, MARGINAL, why=why),
                     "rates known when each day began, times lent time",
                 ),
-                (REALISED, in_all(make, term), "" if term.explained == term.unknown else term.explained),
+                (REALISED, realised, "" if term.explained == term.unknown else term.explained),
                 (f"{REALISED} per borrowed device-hour", per_device_hour(make, run.borrow, "provision"), ""),
                 (BREAK_EVEN_TIME, _break_even(run), "for a borrowed device-hour; dedicated ones, amortized"),
                 (NOT_PROVIDED, make.number(unknown_ns, "ns"), "nothing is provided for"),
@@ -284,10 +285,9 @@ def _break_even(run: PricedRun) -> Figure:
     m_usd = (run.borrow.usd - run.borrow.terms["provision"].usd) * NS_PER_HOUR / lent
     usd = formulas.break_even_provision(
         p_dedicated=own.amortized_nano_usd()["rollout"] / NANO_USD_PER_USD * NS_PER_HOUR / own_ns,
-        m_without_provision=0.0,
+        m_without_provision=float(m_usd),
         tau_ratio=(borrowed.generated / lent) / (dedicated.generated / worked_ns),
         wasted_borrowed=float(borrowed.wasted_share or 0),
         wasted_dedicated=float(dedicated.wasted_share or 0),
     )
-    # The formula takes no m below 0, which less power while lent can bring.
-    return run.make.money(Fraction(usd) - m_usd, MARGINAL, per="device-hour", basis=run.borrow.basis)
+    return run.make.money(Fraction(usd), MARGINAL, per="device-hour", basis=run.borrow.basis)

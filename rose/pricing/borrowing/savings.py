@@ -118,44 +118,39 @@ def saved(
     borrowed_usd: Fraction,
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
-    """Return each alternative with its saving and the saving's interval. An RL run's share of a fleet's saving has
-    none. `borrowed_usd` and `borrowed_loaded_usd` are the amortized and the fully loaded cost of borrowing."""
-    drawn = resample(groups) if groups.rows else None
-    units, charged = 0 if drawn is None else drawn.units, borrow.charged_estimate
-
-    def saving(usd: Fraction, draws: Floats | None, why: str | None) -> Saving:
-        interval = None if draws is None else bootstrap.interval(draws, units)
-        return Saving(usd=usd, interval=interval, no_interval=None if interval else why or bootstrap.TOO_FEW)
+    """Return each alternative with its saving and interval. An RL run's share of a fleet has no interval."""
+    drawn, charged = resample(groups), borrow.charged_estimate
 
     def compared(way: Alternative) -> Alternative:
         if way.usd is None:
             return way
         place = "loaded" if way.name == LOADED else "dedicated"
         unknown = SHARE if borrow.on_fleet else _unknown(way, spreads, place)
-        less: Saving | None = None
-        cash: Saving | None = None
-        elsewhere: Floats | None = None
-        there: Floats | None = None
-        here: Floats | None = None
-        bill: Floats | None = None
+        draws: dict[str, Floats] = {}
         if drawn is not None and unknown is None:
             needed = _needed(way, drawn, groups, spreads.get(place))
             worked = _moved(drawn, groups, "borrowed_tokens") * spreads["borrowed"].draws(seed=1)
             offered = Estimate(1.0, *way.range).draws(seed=4)
-            elsewhere, here = float(way.usd) * needed * offered, float(borrowed_usd) * worked
-            there = np.zeros(bootstrap.RESAMPLES) if way.bought is None else way.bought.draws(needed) * offered
+            draws["usd"] = float(way.usd) * needed * offered
+            draws["less"] = draws["usd"] - float(borrowed_usd) * worked
+            draws["added"] = np.zeros(bootstrap.RESAMPLES) if way.bought is None else way.bought.draws(needed) * offered
             if charged is not None:
                 spent = worked * charged.value + charged.draws(seed=3) - charged.value
-                bill = there + float(borrow.let_go_usd) - spent
+                draws["cash"] = draws["added"] + float(borrow.let_go_usd) - spent
+
+        def saving(name: str, usd: Fraction, why: str | None = unknown) -> Saving:
+            interval = bootstrap.interval(draws[name], drawn.units) if drawn is not None and name in draws else None
+            return Saving(usd=usd, interval=interval, no_interval=None if interval else why or bootstrap.TOO_FEW)
+
+        less = cash = None
         if way.name == LOADED:
             less = Saving(usd=way.usd - borrowed_loaded_usd, no_interval="fully loaded borrowing is not sampled")
         elif way.name != NOTHING:
-            apart = None if elsewhere is None or here is None else elsewhere - here
-            less = saving(way.usd - borrowed_usd, apart, unknown)
+            less = saving("less", way.usd - borrowed_usd)
         if way.added_usd is not None:
             usd = way.added_usd + borrow.let_go_usd - borrow.charged_usd
-            cash = saving(usd, bill, borrow.no_interval or unknown)
-        whole, added = saving(way.usd, elsewhere, unknown), saving(Fraction(0), there, unknown)
+            cash = saving("cash", usd, borrow.no_interval or unknown)
+        whole, added = saving("usd", way.usd), saving("added", Fraction(0))
         return replace(
             way,
             interval=whole.interval,

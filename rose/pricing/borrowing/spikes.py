@@ -1,9 +1,8 @@
 """Simulates that serving load and rollout demand rise together, with a correlation r (docs/pricing.md). At r = 1, the
 highest load meets the highest demand: the worst case, because two high values cost most together (supermodularity)."""
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, pi, sin, sqrt
@@ -124,7 +123,7 @@ def spikes(run: PricedRun) -> Section:
         np.array([float(row[name]) for row in windows]) for name in ("load", "demand", "requests")
     )
     points = coupled(load, demand, requests, fleet) if fleet is not None and len(windows) >= WINDOWS_MIN else ()
-    make = Figures(dataclasses.replace(run.stamp, provenance=SIMULATED))
+    make = Figures(replace(run.stamp, provenance=SIMULATED))
     dedicated = run.cost.by_line["dedicated"]
     per_million = None if dedicated is None else dedicated * _MILLION
     r_star = None if dedicated is None else crossing(points, float(dedicated))

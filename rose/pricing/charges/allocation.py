@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -36,18 +36,9 @@ class DeviceCost:
     amortized_nano_usd: Mapping[str, int]
     fully_loaded_nano_usd: Mapping[str, int]
     stays_ns: tuple[tuple[int, int], ...] = ()  # Spans [t0_ns, t1_ns) UTC of provisioning, in order.
-    others_ns: Mapping[str, Fraction] = field(default_factory=dict)  # Measured time by bucket billed to other holders.
 
     def __post_init__(self) -> None:
-        assert 0 <= self.provisioned_ns <= self.t1_ns - self.t0_ns
-
-    @property
-    def provisioned_ns(self) -> int:
-        return sum(self.bucket_ns.values())
-
-    @property
-    def cost_nano_usd(self) -> int:
-        return sum(self.amortized_nano_usd.values())
+        assert 0 <= sum(self.bucket_ns.values()) <= self.t1_ns - self.t0_ns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +52,7 @@ class Allocation:
 
     @property
     def cost_nano_usd(self) -> int:
-        return sum(d.cost_nano_usd for d in self.devices)
+        return sum(self.amortized_nano_usd().values())
 
     def in_pools(self, *pools: str) -> Allocation:
         return Allocation(
@@ -73,12 +64,11 @@ class Allocation:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
 
     def measured_ns(self) -> dict[str, int]:
-        """Return `bucket_ns`, plus shared time that is billed to other runs. Figures about output use this sum."""
-        others = {
-            bucket: sum((d.others_ns.get(bucket, Fraction(0)) for d in self.devices), Fraction(0))
-            for bucket in TIME_BUCKETS
-        }
-        return {bucket: ns + round(others[bucket]) for bucket, ns in self.bucket_ns().items()}
+        """Return `bucket_ns` plus the time that was billed to other runs. Figures about output use this sum."""
+        others_ns = defaultdict[str, Fraction](Fraction)
+        for time in self.shared:
+            others_ns[time.bucket] += time.others_ns
+        return {bucket: ns + round(others_ns[bucket]) for bucket, ns in self.bucket_ns().items()}
 
     def amortized_nano_usd(self) -> dict[str, int]:
         return _sum(ALL_BUCKETS, (d.amortized_nano_usd for d in self.devices))
@@ -100,30 +90,21 @@ def allocate(charges: Charges) -> Allocation:
     stays: dict[_Device, list[tuple[int, int]]] = {}
     for stay in charges.stays:
         stays.setdefault(stay.holder, []).append((stay.t0_ns, stay.t1_ns))
-    common = shared(charges)
-    others: dict[_Device, dict[str, Fraction]] = {}
-    for time in common:
-        of_device = others.setdefault((time.fleet_run_id, time.device_id, time.pool, time.device_class), {})
-        of_device[time.bucket] = of_device.get(time.bucket, Fraction(0)) + time.others_ns
     devices = []
     for device in sorted(stays.keys() | amortized.keys()):
         tenures = sorted(stays.get(device, ()))
         devices.append(
             DeviceCost(
-                fleet_run_id=device[0],
-                device_id=device[1],
-                pool=device[2],
-                device_class=device[3],
+                **dict(zip(DEVICE_KEY, device, strict=True)),
                 t0_ns=tenures[0][0] if tenures else charges.from_ns,
                 t1_ns=max(t1_ns for _, t1_ns in tenures) if tenures else charges.from_ns,
                 bucket_ns={bucket: bucket_ns[device][bucket] for bucket in TIME_BUCKETS},
                 amortized_nano_usd={bucket: amortized[device][bucket] for bucket in ALL_BUCKETS},
                 fully_loaded_nano_usd={work: loaded[device][work] for work in WORK},
                 stays_ns=tuple(tenures),
-                others_ns=others.get(device, {}),
             )
         )
-    return Allocation(devices=tuple(devices), shared=common)
+    return Allocation(devices=tuple(devices), shared=shared(charges))
 
 
 def _sum(keys: Iterable[str], parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC
 from fractions import Fraction
 from typing import Any
 
@@ -24,11 +23,12 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import query
 from rose.pricing.charges import state
 from rose.pricing.money import MW_NS_PER_KWH, NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
+from rose.pricing.period import Period, nanoseconds
 from rose.pricing.price_books.entries import tagging
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import records, rows, set_variables
 
-_FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
+_EVER = Period(0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
 _BYTES_PER_GB = 10**9
 _IN_64_BITS = ("cost_nano", "ns", "tokens", "bytes")  # Amounts of `Charges.frame` that are added up in 64 bits.
 _BOUND = 2**63
@@ -97,10 +97,9 @@ class Charges:
 
     def fully_loaded(self) -> pl.DataFrame:
         """Return the charges with `fully_load`'s columns. An RL run gets its part of shared idle time."""
-        if self.fleet is None:
+        if self.fleet is None or self.rl_run_id is None:
             return fully_load(self.frame)
-        loaded = fully_load(self.fleet)
-        return loaded if self.rl_run_id is None else loaded.filter(charged_to(self.rl_run_id))
+        return fully_load(self.fleet).filter(charged_to(self.rl_run_id))
 
     @property
     def total_nano(self) -> int:
@@ -110,44 +109,36 @@ class Charges:
 def price(
     ledger: Ledger,
     book: PriceBook,
+    period: Period | None = None,
     *,
-    from_ns: int | None = None,
-    to_ns: int | None = None,
     run_id: str | None = None,
     provenance: str | None = None,
 ) -> Charges:
-    """Return the charges of [from_ns, to_ns); None means no limit. A fleet's `run_id` includes its RL runs.
+    """Return the charges of a period; None means of all time. A fleet's `run_id` includes its RL runs.
     Raises PriceBookError for a missing price. Raises PricingError for a ledger that does not verify, for a period that
-    is empty, partly archived or of several provenances, and for hardware with two classes at once."""
-    for name, ns in (("from", from_ns), ("to", to_ns)):
-        if ns is not None and ns % NS_PER_HOUR:
-            raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
-    if from_ns is not None and to_ns is not None and to_ns <= from_ns:
-        raise PricingError(f"the period is empty: it ends at {utc(to_ns)} and begins at {utc(from_ns)}")
+    is partly archived or of several provenances, and for hardware with two classes at once."""
     verified = _verified(ledger)
     if run_id is None:
-        refuse_archived_since(ledger, from_ns)
-    question = book.sha256, from_ns, to_ns, run_id, provenance
+        refuse_archived_since(ledger, None if period is None else period.from_ns)
+    question = book.sha256, period, run_id, provenance
     with state.current(ledger) as (connection, answers):
         charges: Charges | None = answers.get(question)
         if charges is None:
-            charges = answers[question] = _price(connection, ledger, book, from_ns, to_ns, run_id, provenance)
+            charges = answers[question] = _price(connection, book, period, run_id, provenance)
     return replace(charges, verified=verified, book=book)
 
 
 def _price(
     connection: duckdb.DuckDBPyConnection,
-    ledger: Ledger,
     book: PriceBook,
-    from_ns: int | None,
-    to_ns: int | None,
+    period: Period | None,
     run_id: str | None,
     provenance: str | None,
 ) -> Charges:
-    asked = (_FOREVER_NS[0] if from_ns is None else from_ns, _FOREVER_NS[1] if to_ns is None else to_ns)
-    set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
+    asked = period or _EVER
+    set_variables(connection, run_id=run_id, from_ns=asked.from_ns, to_ns=asked.to_ns)
     _run(connection, "15_stays")
-    chosen = _provenance(connection, provenance, asked, run_id)
+    chosen = _provenance(connection, provenance, period, run_id)
     _tag_devices(connection, book)
     stays = [Stay(*row) for row in connection.execute(_STAYS).fetchall()]
     _refuse_two_classes(connection)
@@ -164,16 +155,16 @@ def _price(
     if run_id is not None:
         stays = list(_own_stays(stays, run_id, frame))
     # Syncs and energy may be billed without device time.
-    hours = [int(at.replace(tzinfo=UTC).timestamp()) * 1_000_000_000 for at in frame["hour"].unique()]
+    hours = [nanoseconds(hour) for hour in frame["hour"].unique()]
     begins = [stay.t0_ns for stay in stays] or hours
     ends = [stay.t1_ns for stay in stays] or [ns + NS_PER_HOUR for ns in hours]
     if not begins:
-        raise _nothing(asked, provenance, run_id)
+        raise _nothing(period, provenance, run_id)
     return Charges(
         frame=frame,
         stays=tuple(stays),
-        from_ns=min(begins) if from_ns is None else from_ns,
-        to_ns=max(ends) if to_ns is None else to_ns,
+        from_ns=min(begins) if period is None else period.from_ns,
+        to_ns=max(ends) if period is None else period.to_ns,
         provenance=chosen,
         verified=False,
         book=book,
@@ -223,13 +214,13 @@ def _run(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 
 
 def _provenance(
-    connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int], run_id: str | None
+    connection: duckdb.DuckDBPyConnection, chosen: str | None, period: Period | None, run_id: str | None
 ) -> str:
     present = [name for (name,) in connection.execute(sql.read("charges/20_provenances.sql")).fetchall()]
     if chosen is not None:
         present = [name for name in present if name == chosen]
     if not present:
-        raise _nothing(asked, chosen, run_id)
+        raise _nothing(period, chosen, run_id)
     if len(present) > 1:
         raise PricingError(
             f"the period mixes events of different provenance ({', '.join(present)}); no figure may combine "
@@ -241,11 +232,11 @@ def _provenance(
     return str(present[0])
 
 
-def _nothing(asked: tuple[int, int], chosen: str | None, run_id: str | None) -> NothingChargedError:
-    begins, ends = ("" if ns == never else utc(ns) for ns, never in zip(asked, _FOREVER_NS, strict=True))
+def _nothing(period: Period | None, chosen: str | None, run_id: str | None) -> NothingChargedError:
+    begins, ends = ("the beginning", "now") if period is None else (utc(period.from_ns), utc(period.to_ns))
     named = (f" with provenance {chosen!r}" if chosen else "") + (f" of run {run_id}" if run_id else "")
     return NothingChargedError(
-        f"the period from {begins or 'the beginning'} to {ends or 'now'} has no provisioned device time{named}, so "
+        f"the period from {begins} to {ends} has no provisioned device time{named}, so "
         "nothing can be priced; it needs a device that joined and reported at least one slice"
     )
 

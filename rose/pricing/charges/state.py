@@ -58,7 +58,6 @@ class Increment:
     files: int
     marks: Mapping[str, Mark]
     events: int
-    writer_order: str
     id_files: Mapping[str, str]  # By path relative to the ledger: SHA-256 of the files with the roll-ups' ids.
 
 
@@ -211,7 +210,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Incremen
         return int(connection.execute(text).fetchall()[0][0] or 0)
 
     connection.execute(f"CREATE TEMP {made} added AS FROM ({added.select}) WHERE {_IN_TIME}")
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW writer_order AS {added.writer_order}")
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW writer_order AS {ledger.writer_order}")
     if first:
         connection.execute(sql.read("sums/10_state.sql"))
         connection.execute(f"CREATE TABLE event AS {_RUNS_AND_DEVICES} FROM added WHERE false")
@@ -342,9 +341,7 @@ def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
         events += end.next_seq - begin.next_seq
     coverage = ledger.coverage
     id_files = coverage.ids if coverage is not None and coverage.complete else {}
-    return Increment(
-        sources.events(ledger.folder, files, apart=apart), len(files), ends, events, ledger.writer_order, id_files
-    )
+    return Increment(sources.events(ledger.folder, files, apart=apart), len(files), ends, events, id_files)
 
 
 def _segments(ledger: Ledger, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:

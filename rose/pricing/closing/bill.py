@@ -15,7 +15,7 @@ from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.store import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, nano_usd_of
-from rose.pricing.period import Period, month_at, nanoseconds, of_hours
+from rose.pricing.period import Period, month_at, nanoseconds, of_hours, without
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
@@ -179,11 +179,11 @@ def bill(
     ]
     verified, books = all(part.posting.verified for part in parts if part.posting), [part.book for part in parts]
     if gaps:
-        book = pricebook.choose(ledger, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+        book = pricebook.choose(ledger, price_book, period=period, provenance=provenance)
         books.append(book)
     for gap in gaps:
         try:
-            priced = charges.price(ledger, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=provenance)
+            priced = charges.price(ledger, book, gap, provenance=provenance)
         except NothingChargedError:
             continue
         verified &= priced.verified
@@ -206,13 +206,8 @@ def bill(
 
 def open_parts(period: Period, closed: Iterable[Period]) -> list[Period]:
     """Return the parts of a period that no closed period covers."""
-    gaps, at_ns = [], period.from_ns
-    for cut in sorted(closed):
-        if cut.from_ns > at_ns:
-            gaps.append((at_ns, min(cut.from_ns, period.to_ns)))
-        at_ns = max(at_ns, cut.to_ns)
-    gaps.append((at_ns, period.to_ns))
-    return [Period(from_ns, to_ns) for from_ns, to_ns in gaps if from_ns < to_ns]
+    taken = ((one.from_ns, one.to_ns) for one in closed)
+    return [Period(*gap) for gap in without((period.from_ns, period.to_ns), taken)]
 
 
 def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> Bill:

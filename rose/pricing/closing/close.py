@@ -52,7 +52,7 @@ def close(
         if provenance is not None:
             _refuse_closed(ledger, period, provenance)
         mark = watermark(ledger)  # Before anything is read: every event up to the mark is then priced.
-        priced = charges.price(ledger, book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+        priced = charges.price(ledger, book, period, provenance=provenance)
         if priced.frame.is_empty():
             raise NothingChargedError(f"the period {period.label} has no charge to close")
         _refuse_closed(ledger, period, priced.provenance)
@@ -197,7 +197,7 @@ def restate(
         book = book or closed.parts[-1].book
         refuse_example(book, f"correcting {close_id}")
         mark = watermark(ledger)
-        priced = charges.price(ledger, book, from_ns=last.from_ns, to_ns=last.to_ns, provenance=last.provenance)
+        priced = charges.price(ledger, book, last.period, provenance=last.provenance)
         number = last.number + 1
         # Never before the last posting, whatever the clock says.
         posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger
+from rose.pricing import period as periods
 from rose.pricing.commands import common
+from rose.pricing.money import USD, PricingError, format_usd
 from rose.terminal import echo, echo_error, visible
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def close(
         opened, whole = open_ledger(ledger, allow_unverified=allow_unverified), common.period_of(period)
         if receipt is not None:
             check_place(receipt)
-        book = pricebook.choose(opened, price_book, from_ns=whole.from_ns, to_ns=whole.to_ns, provenance=provenance)
+        book = pricebook.choose(opened, price_book, period=whole, provenance=provenance)
         posting = closing.close(opened, whole, book, provenance=provenance, by=who, with_open_runs=with_open_runs)
         _say(opened, [posting], receipt, as_json)
         if price_book is not None and pricebook.adopted(opened) is None:
@@ -177,7 +179,6 @@ def budget(
 
 
 def _set_budget(ledger: Ledger, team: str, usd: str | None, month: Period, who: str | None, as_json: bool) -> None:
-    from rose.pricing.money import USD, PricingError, format_usd
     from rose.pricing.spend import cost
     from rose.pricing.watch import budget
 
@@ -215,13 +216,12 @@ def explain_command(
 ) -> None:
     """Recompute the charge of a device-hour from its events. The exit code is 1 if the result differs."""
     with common.clear_errors():
-        from rose.pricing import period
         from rose.pricing.audit import explain
-        from rose.pricing.money import NS_PER_HOUR
         from rose.pricing.price_books import pricebook
 
+        hour_ns = None if hour is None else periods.hour(hour, "--hour")
         question = explain.ChargeQuestion(
-            hour_ns=None if hour is None else period.hour(hour, "--hour"),
+            hour_ns=hour_ns,
             run_id=run,
             device_id=device,
             bucket=bucket,
@@ -233,9 +233,8 @@ def explain_command(
         )
         opened = open_ledger(ledger, allow_unverified=allow_unverified)
         if close_id is None:
-            from_ns = question.hour_ns
-            to_ns = None if from_ns is None else from_ns + NS_PER_HOUR
-            book = pricebook.choose(opened, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+            whole = None if hour_ns is None else periods.of_hours(hour_ns, hour_ns)
+            book = pricebook.choose(opened, price_book, run_id=run, period=whole, provenance=provenance)
             answers = [explain.explain(opened, question, book, provenance=provenance)]
         else:
             answers = explain.explain_closed(opened, question, close_id)

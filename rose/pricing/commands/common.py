@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rose.errors import UserError
-from rose.ledger.commands.common import unreadable
-from rose.terminal import echo_data, echo_error
+from rose.clock import utc_us
+from rose.ledger.commands import common
+from rose.pricing.period import Period, of_month
+from rose.pricing.spend.calendar import Calendar
+from rose.terminal import echo_data
 
 if TYPE_CHECKING:
     from rose.pricing.figures import Stamp
-    from rose.pricing.period import Period
     from rose.pricing.run.priced import RunFacts
     from rose.pricing.table import Element, Section
 
@@ -53,18 +54,15 @@ MonthOption = Annotated[
 WhoOption = Annotated[str | None, typer.Option("--who", help="Name to record; by default your user name.")]
 
 
-def period_of(text: str | None, tz: str | None = None) -> Period:
-    from rose.clock import utc_us
-    from rose.pricing.spend.calendar import Calendar
+clear_errors = partial(common.clear_errors, unreadable_code=1)
 
+
+def period_of(text: str | None, tz: str | None = None) -> Period:
     return Calendar(tz or "UTC").period(text or "this-month", utc_us() * 1000)
 
 
 def month_of(text: str | None) -> Period:
-    from rose.pricing import period
-    from rose.pricing.watch import budget
-
-    return budget.current_month() if text is None else period.of_month(text)
+    return period_of(None) if text is None else of_month(text)
 
 
 def print_answer(as_json: bool, data: Callable[[], Any], shown: Callable[[], Iterable[Element]]) -> None:
@@ -87,16 +85,3 @@ def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section],
         return
     parts = (part for section in sections.values() for part in section.parts.values())
     console.show((heading(run, stamp), *parts), spaced=True)
-
-
-@contextmanager
-def clear_errors() -> Iterator[None]:
-    """Print an error on stderr and exit: with 1 if the ledger is unreadable, and otherwise with 2."""
-    try:
-        yield
-    except UserError as error:
-        echo_error(error)
-        raise typer.Exit(UserError.exit_code) from None
-    except Exception as error:
-        echo_error(unreadable(error))
-        raise typer.Exit(1) from None

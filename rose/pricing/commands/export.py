@@ -9,6 +9,7 @@ import typer
 from rose.ledger.access import logged
 from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger, progress_bar
 from rose.pricing.commands.common import BookOption, PeriodOption, ProvenanceOption, clear_errors, period_of
+from rose.pricing.money import PricingError, format_usd
 from rose.terminal import echo, echo_data
 
 
@@ -31,7 +32,6 @@ def export_command(
         from rose.pricing.closing.bill import bill, of_close, of_run
         from rose.pricing.export import focus, workbook
         from rose.pricing.export import out as writing
-        from rose.pricing.money import PricingError, format_usd
 
         opened = open_ledger(ledger)
         writing.check(out, (*focus.SUFFIXES, workbook.SUFFIX))

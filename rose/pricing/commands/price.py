@@ -52,14 +52,14 @@ def price_command(
 def _show(book: PriceBook) -> None:
     from rose.pricing import console
     from rose.pricing.figures import BookFacts
-    from rose.pricing.price_books.entries import FILE_TABLES, span_of
+    from rose.pricing.price_books.entries import span_of
     from rose.pricing.table import Table, columns
 
     names = ("what", "price", "valid", "source", "dated")
     rows = tuple(
         (" ".join((table, *entry.key)), _words(entry), span_of(*entry.days), entry.source, str(entry.source_date))
-        for table in FILE_TABLES
-        for entry in book.entries(table)
+        for table, entries in book.tables.items()
+        for entry in entries
     )
     title = BookFacts.from_book(book).line
     console.show([Table(title=title, columns=columns(*names, text=names, whole=("dated",)), rows=rows)])

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rose.clock import utc_us
 from rose.ledger.access import logged
 from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger, progress_bar
 from rose.ledger.commands.output import json_text
 from rose.pricing.commands import common
+from rose.pricing.money import PricingError, format_usd
+from rose.pricing.spend.calendar import Calendar
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
@@ -56,8 +59,6 @@ def cost_command(
 ) -> None:
     """Show a period's cost by up to six dimensions. Closed hours cost what was booked. Open hours are priced now."""
     with common.clear_errors():
-        from rose.clock import utc_us
-        from rose.pricing.money import PricingError
         from rose.pricing.spend import cost, spend_tables
 
         opened = open_ledger(ledger, allow_unverified=allow_unverified)
@@ -92,7 +93,6 @@ def cost_command(
 def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
     from rose.pricing.closing.store import postings
     from rose.pricing.export import out as writing
-    from rose.pricing.money import format_usd
     from rose.pricing.spend import spend_tables
 
     close_id = answer.question.close_id
@@ -130,9 +130,7 @@ def changes_command(
 ) -> None:
     """Explain why cost changed between two periods, by effects that sum to the change."""
     with common.clear_errors():
-        from rose.clock import utc_us
         from rose.pricing.answers import changes
-        from rose.pricing.spend.calendar import Calendar
 
         opened, now = open_ledger(ledger), common.period_of(period, tz)
         was = None if before is None else common.period_of(before, tz)
@@ -157,7 +155,6 @@ def saved_command(
     """Show what borrowing saved against buying devices, and what capacity it avoided, for the fleet, teams and runs."""
     with common.clear_errors():
         from rose.pricing.spend import spend_tables
-        from rose.pricing.spend.calendar import Calendar
         from rose.pricing.spend.saved import saved
 
         opened, whole = open_ledger(ledger), common.period_of(period, tz)
@@ -216,8 +213,6 @@ def reconcile_command(
 
 
 def _share(text: str) -> Fraction:
-    from rose.pricing.money import PricingError
-
     if not re.fullmatch(r"\d{1,3}(\.\d{1,9})?%", text) or (share := Fraction(text[:-1]) / 100) > 1:
         raise PricingError(f"--tolerance {text!r} is not a percentage from 0% to 100%; write it as 0.5%")
     return share

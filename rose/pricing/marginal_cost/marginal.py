@@ -5,6 +5,7 @@ probability that the fleet would exist without leases, it counts as 1."""
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from fractions import Fraction
 from functools import partial
 
@@ -14,7 +15,6 @@ from rose.pricing.charges.allocation import Allocation
 from rose.pricing.marginal_cost import harm, missed_budgets, power, scale_down, terms
 from rose.pricing.marginal_cost.harm import Harm
 from rose.pricing.marginal_cost.power import Metered
-from rose.pricing.marginal_cost.scale_down import Gate
 from rose.pricing.marginal_cost.terms import Basis, Row, Stretches, Term
 from rose.pricing.money import NS_PER_HOUR, NS_PER_S
 from rose.pricing.price_books.pricebook import PriceBook
@@ -39,6 +39,7 @@ class Marginal:
     on_fleet: bool = False  #: Whether the run shares a fleet; the fleet's run then counts devices let go.
     kept: bool = False  #: Whether decisions to keep a device for lending are recorded, and charged as avoidable.
     harm: Harm = field(default_factory=Harm)
+    realised_usd: Mapping[date, Fraction] = field(default_factory=dict)  #: The term `provision`, by UTC day.
     leased_ns: int = 0
     metered: Mapping[str, Metered] = field(default_factory=dict)
     #: Borrowed time by (device class, stretch between price changes).
@@ -135,10 +136,17 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
     for row in lent:
         for segment, times in stretches.divide(row, "rollout_ns"):
             borrowed[row["device_class"], segment] += times["rollout_ns"]
-    gate, billed = Gate.over(stretches), scale_down.billed(lent, shared, stretches)
+    provision, realised_usd = missed_budgets.realised(harmed, connection, stretches)
+    billed = defaultdict(Fraction, borrowed)
+    for time in shared:
+        if time.bucket == "rollout":
+            billed[time.device_class, stretches.number_at(time.hour_ns)] -= time.others_ns
+    ranges = [entry.idle_anyway_range for entry in stretches.lending]
+    silent = {segment for segment, ends in enumerate(ranges) if ends is None}
+    # The probability, for each stretch, that the fleet would have existed without leases.
+    low, gate, high = ([Fraction(1) if ends is None else ends[n] for ends in ranges] for n in range(3))
     avoidable, *ends = (
-        scale_down.avoidable_usd(billed, kept, stretches, shares, pieces)
-        for shares in (gate.stated, gate.low, gate.high)
+        scale_down.avoidable_usd(billed, kept, stretches, shares, pieces) for shares in (gate, low, high)
     )
     return Marginal(
         terms={
@@ -158,7 +166,7 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
                     f"{int(millions * _MILLION):,} prompt tokens computed again at {rates} per million"
                 ),
             ),
-            "provision": missed_budgets.realised(harmed, connection, stretches),
+            "provision": provision,
             "prefix_cache": harm.prefix_cache(harmed, stretches),
             "interference": harm.interference(harmed, lent, stretches),
             "held_memory": _held_memory(rows(connection, "borrowing/held_memory"), stretches),
@@ -171,17 +179,15 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
         },
         borrowed_ns=sum(row["rollout_ns"] for row in lent),
         leased_ns=sum(row["leased_ns"] for row in leased),
-        idle_anyway=None if gate.silent else min(gate.stated),
+        idle_anyway=None if silent else min(gate),
         avoidable_usd=avoidable,
         avoidable_interval=Interval(low=float(min(ends)), high=float(max(ends))) if ends[0] != ends[1] else None,
         let_go_usd=scale_down.let_go_usd(decided, allocation, book),
         on_fleet=any(device.fleet_run_id != run_id for device in allocation.devices),
-        unstated_usd=sum(
-            (scale_down.device_usd(row, row["ns"], stretches) for row in billed if row["segment"] in gate.silent),
-            Fraction(0),
-        ),
-        kept=any(gate.stated[row["segment"]] for row in kept),
+        unstated_usd=stretches.usd("serving", {key: ns for key, ns in billed.items() if key[1] in silent}),
+        kept=any(gate[row["segment"]] for row in kept),
         harm=harmed,
+        realised_usd=realised_usd,
         metered=metered,
         borrowed_by_stretch=borrowed,
     )

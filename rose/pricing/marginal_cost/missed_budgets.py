@@ -17,22 +17,16 @@ NO_PENALTY = f"{NOT_SET}: the price book has no penalty for a missed budget; sta
 _NOTHING_TO_COMPARE = "not enough data: no request of this load arrived while its device was not lent"
 
 
-def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
-    """Return the term for missed budgets and latency. If `measured.confounded` is set, the effect of lending cannot be
-    separated from that of load: requests are then compared by load, and latency is left out."""
-    if not any(penalties(stretches)):
-        return absent(NO_PENALTY)
-    if measured.confounded is None:
-        return harm.realised(measured, stretches)
-    return confounded(rows(connection, "borrowing/violations_by_load"), stretches, measured.confounded)
-
-
-def realised_by_day(
+def realised(
     measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches
-) -> dict[date, Fraction]:
+) -> tuple[Term, dict[date, Fraction]]:
+    """Return the cost of missed budgets and of latency, also by day. If the harm is confounded, latency is left out."""
+    if not any(penalties(stretches)):
+        return absent(NO_PENALTY), {}
     if measured.confounded is None:
-        return harm.realised_by_day(measured)
-    return confounded_by_day(rows(connection, "borrowing/violations_by_load"), stretches)
+        return harm.realised(measured, stretches), harm.realised_by_day(measured)
+    bins = rows(connection, "borrowing/violations_by_load")
+    return confounded(bins, stretches, measured.confounded), confounded_by_day(bins, stretches)
 
 
 def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:

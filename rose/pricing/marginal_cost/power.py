@@ -100,7 +100,7 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
                 extra_s = (times["busy_ns"] - times["base_ns"]) / NS_PER_S
                 cost += Fraction(figure.load_w - figure.idle_w) * extra_s * (rates[segment] or 0)
         usd += cost
-        if figure.has_range:
+        if figure.low_share is not None:
             known = Estimate(float(cost), float(cost), float(cost))
             estimates.append(known.widened(*range_of([figure])).widened(*tariff))
         else:
@@ -129,9 +129,7 @@ def _explained(meter: Metered) -> str:
         kwh = float(Fraction(meter.leased_mw_ns, MW_NS_PER_KWH))
         return f"lending's part of the {kwh:.6g} kWh that were metered while leased is not known: {meter.why}"
     watts, low, high = (end / 1000 for end in (meter.delta_mw.value, meter.delta_mw.low, meter.delta_mw.high))
-    extra, anyway = (
-        float(Fraction(ns, MW_NS_PER_KWH)) for ns in (meter.extra_mw_ns, meter.energy_mw_ns - meter.extra_mw_ns)
-    )
+    extra, anyway = (ns / MW_NS_PER_KWH for ns in (meter.extra_mw_ns, meter.energy_mw_ns - meter.extra_mw_ns))
     return (
         f"{watts:+.1f} W ({low:+.1f} to {high:+.1f}) while leased, metered against windows in which leases were "
         f"withheld at random; {anyway:.6g} kWh would have been drawn anyway and {extra:.6g} kWh were extra"

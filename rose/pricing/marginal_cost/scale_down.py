@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -20,12 +21,12 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges.allocation import Allocation, SharedTime
 from rose.pricing.marginal_cost.terms import Row, Stretches
 from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.period import nanoseconds, without
 from rose.pricing.price_books.pricebook import PriceBook
 
 #: Columns of a file of decisions; only the last may be empty.
 COLUMNS = ("device_id", "device_class", "decision", "from", "to", "decided_by", "reason")
 WRITER = "scale-down"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -81,7 +82,7 @@ def _utc_ns(where: str, name: str, value: str) -> int:
         raise PricingError(f"{where}: `{name}` must be a time such as 2026-06-01T00:00:00Z, got {value!r}") from None
     if at.tzinfo is None:
         raise PricingError(f"{where}: `{name}` {value!r} has no time zone; write {value}Z for UTC")
-    return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+    return nanoseconds(at)
 
 
 def record(ledger: Ledger, run_id: str, provenance: Provenance, decided: Iterable[ScaleDown]) -> None:
@@ -147,7 +148,7 @@ def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) 
     # Another, dearer class would show savings that are not real.
     for span, device_class in spans_of((row for row in decided if row["known_class"]), "let_go"):
         within_ns = max(span.from_ns, period_ns[0]), min(span.to_ns, period_ns[1])
-        for t0_ns, t1_ns in _without(within_ns, tenures.get(span.device_id, ())):
+        for t0_ns, t1_ns in without(within_ns, tenures.get(span.device_id, ())):
             unit_hours = book.device_at(device_class, "rollout", t0_ns).bought_in_hours
             end_ns = Fraction(t1_ns)
             if unit_hours is not None:
@@ -157,32 +158,6 @@ def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) 
                 price = Fraction(book.device_at(device_class, "rollout", start_ns).usd_per_hour)
                 usd += max(Fraction(0), min(end_ns, Fraction(stop_ns)) - start_ns) * price / NS_PER_HOUR
     return usd
-
-
-def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    t0_ns, t1_ns = span_ns
-    for from_ns, to_ns in sorted(taken_ns):
-        if t0_ns < min(from_ns, t1_ns):
-            yield t0_ns, min(from_ns, t1_ns)
-        t0_ns = max(t0_ns, to_ns)
-    if t0_ns < t1_ns:
-        yield t0_ns, t1_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """The probability, for each stretch, that the fleet would have existed without leases: 1 if not stated."""
-
-    stated: list[Fraction]
-    low: list[Fraction]
-    high: list[Fraction]
-    silent: frozenset[int]
-
-    @classmethod
-    def over(cls, stretches: Stretches) -> Gate:
-        ranges = [entry.idle_anyway_range for entry in stretches.lending]
-        low, stated, high = ([Fraction(1) if ends is None else ends[n] for ends in ranges] for n in range(3))
-        return cls(stated, low, high, frozenset(n for n, ends in enumerate(ranges) if ends is None))
 
 
 def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
@@ -203,37 +178,17 @@ def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span,
     return pieces
 
 
-def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretches) -> list[Row]:
-    """Return rows of the borrowed time that is billed to the run: `ns`, device class and stretch."""
-    times = [
-        (row["device_class"], segment, times["rollout_ns"])
-        for row in lent
-        for segment, times in stretches.divide(row, "rollout_ns")
-    ]
-    times += [
-        (time.device_class, stretches.number_at(time.hour_ns), -time.others_ns)
-        for time in shared
-        if time.bucket == "rollout"
-    ]
-    return [{"device_class": name, "segment": segment, "ns": ns} for name, segment, ns in times]
-
-
 def avoidable_usd(
-    borrowed: Iterable[Row],
+    billed: Mapping[tuple[str, int], Fraction],
     kept: Iterable[Row],
     stretches: Stretches,
     gate: Sequence[Fraction],
-    pieces: Sequence[tuple[Span, Fraction]] = (),
+    pieces: Sequence[tuple[Span, Fraction]],
 ) -> Fraction:
-    """Return the amortized price of device time that nobody would have paid for without leases. `gate` has, by stretch,
-    the probability that the fleet would have existed anyway. A `borrowed` row (from `billed`) has the weight 1 - gate.
-    A `kept` row is leased time of a device that was kept to be lent. Its weight is gate * the run's share of the piece
-    in which it lies (`pieces`, from `cut`)."""
-    without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
-    within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
-    return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))
-
-
-def device_usd(row: Row, ns: Fraction, stretches: Stretches) -> Fraction:
-    price = stretches.book.device_at(row["device_class"], "serving", stretches.spans[row["segment"]][0])
-    return Fraction(price.usd_per_hour) * ns / NS_PER_HOUR
+    """Return the amortized price of the time that nobody would have paid for without leases: `billed` time times
+    1 - `gate`, and `kept` rows times `gate` and the run's share of their piece in `pieces`."""
+    times_ns = defaultdict(Fraction, {key: (1 - gate[key[1]]) * ns for key, ns in billed.items()})
+    for row in kept:
+        share = gate[row["segment"]] * pieces[row["span"]][1]
+        times_ns[row["device_class"], row["segment"]] += share * row["leased_ns"]
+    return stretches.usd("serving", times_ns)

@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Literal, Self, TypeVar
 
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, rounded
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S, rounded
 from rose.pricing.price_books.entries import Entry, Lending
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.stats.bootstrap import Interval
@@ -101,6 +101,11 @@ class Stretches:
 
     def prices(self, price_at: Callable[[int], E]) -> list[E]:
         return [price_at(from_ns) for from_ns, _ in self.spans]
+
+    def usd(self, pool: str, times_ns: Mapping[tuple[str, int], Fraction]) -> Fraction:
+        """Return the amortized price of device time by (device class, stretch). Raises PriceBookError."""
+        priced = ((self.book.device_at(name, pool, self.spans[n][0]), ns) for (name, n), ns in times_ns.items() if ns)
+        return sum((Fraction(price.usd_per_hour) * ns / NS_PER_HOUR for price, ns in priced), Fraction(0))
 
     @property
     def lending(self) -> list[Lending]:

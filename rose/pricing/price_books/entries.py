@@ -1,6 +1,5 @@
 """The entries of a price book. Each table of the file has a class, with its units and rules."""
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -12,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from rose.pricing.money import PricingError
-from rose.pricing.period import nanoseconds
+from rose.pricing.period import day_of
 
 
 class PriceBookError(PricingError):
@@ -40,10 +39,6 @@ def number(value: object) -> Decimal:
     return exact
 
 
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def rising(points: Sequence[tuple[Decimal, Decimal]]) -> Sequence[tuple[Decimal, Decimal]]:
     """Check the points (x, y), and return them. Raises ValueError if x does not grow, or if y falls."""
     for (low, from_y), (high, to_y) in pairwise(points):
@@ -62,9 +57,8 @@ Probability = Annotated[Share, BeforeValidator(lambda value: int(value) if isins
 AtLeastOne = Annotated[_Number, Field(ge=1)]
 Increment = Annotated[_Number, Field(gt=0)]
 Curve = Annotated[  # (share, amount): straight lines between points, level before the first and after the last.
-    tuple[Annotated[tuple[Share, Rate], BeforeValidator(_tuple)], ...],
-    BeforeValidator(_tuple),
-    Field(min_length=2),
+    tuple[Annotated[tuple[Share, Rate], Field(strict=False)], ...],
+    Field(min_length=2, strict=False),
     AfterValidator(rising),
 ]
 
@@ -78,14 +72,6 @@ def _day(value: object) -> object:
 Day = Annotated[date, BeforeValidator(_day)]
 Name = Annotated[str, Field(min_length=1)]
 Pool = Literal["serving", "rollout", "train"]
-
-
-class Header(BaseModel):
-    model_config = {"extra": "forbid", "frozen": True, "strict": True}
-
-    name: Name
-    version: Name
-    currency: Literal["USD"]
 
 
 class Entry(BaseModel):
@@ -102,15 +88,11 @@ class Entry(BaseModel):
     low_share: Share | None = None
     high_share: AtLeastOne | None = None
 
-    @property
-    def has_range(self) -> bool:
-        return self.low_share is not None
-
     @model_validator(mode="after")
     def _range_has_two_ends(self) -> Self:
         if (self.low_share is None) != (self.high_share is None):
             raise ValueError("has only one of low_share and high_share: a range needs both, such as 0.7 and 1.3")
-        if self.has_range and not self.may_be_a_guess:
+        if self.low_share is not None and not self.may_be_a_guess:
             raise ValueError("has low_share and high_share, but its price is taken as known: leave them out")
         return self
 
@@ -119,13 +101,10 @@ class Entry(BaseModel):
         """Return the first day on which the entry is valid, and the first later day on which it is not."""
         return None, None
 
-    @property
-    def span_ns(self) -> tuple[int | None, int | None]:
-        return midnight_ns(self.days[0]), midnight_ns(self.days[1])
-
     def holds_at(self, ns: int) -> bool:
-        from_ns, to_ns = self.span_ns
-        return (from_ns is None or from_ns <= ns) and (to_ns is None or ns < to_ns)
+        first, end = self.days
+        day = day_of(ns)
+        return (first is None or first <= day) and (end is None or day < end)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -334,9 +313,7 @@ class VendorResource(Entry):
 
     @property
     def key(self) -> tuple[str, ...]:
-        if self.resource is None:
-            return "sku", str(self.sku)
-        return (self.resource,) if self.sku is None else (self.resource, self.sku)
+        return ("sku", str(self.sku)) if self.resource is None else super().key
 
     @property
     def target(self) -> tuple[str, str]:
@@ -352,26 +329,6 @@ class VendorResource(Entry):
         if named != 1 or (self.resource is None and self.sku is None):
             raise ValueError("needs the vendor's resource or sku, and exactly one of device, hardware and class")
         return self
-
-
-TABLES: dict[str, type[Entry]] = {  # Tables of prices, in the order of display.
-    "device": DevicePrice,
-    "offer": Offer,
-    "power": PowerFigure,
-    "electricity": Electricity,
-    "transfer": TransferPrice,
-    "lending": Lending,
-    "tokens": TokenPrices,
-    "verifier": VerifierPrice,
-}
-FILE_TABLES: dict[str, type[Entry]] = {**TABLES, "device_tag": DeviceTag, "vendor_resource": VendorResource}
-
-
-@functools.lru_cache(maxsize=4096)
-def midnight_ns(day: date | None) -> int | None:
-    if day is None:
-        return None
-    return nanoseconds(datetime(day.year, day.month, day.day))
 
 
 def span_of(start: date | None, end: date | None) -> str:

@@ -2,22 +2,21 @@
 missing price is an error, not 0. `choose` takes the first of these: the book that the command names, the book that the
 ledger adopted, the book that all runs name, the book in ROSE_PRICE_BOOK, and last an example that all runs name."""
 
-import dataclasses
 import functools
 import hashlib
 import os
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import date
 from decimal import Decimal
 from importlib import resources
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rose.clock import utc_us
 from rose.config import explain
@@ -25,16 +24,14 @@ from rose.errors import did_you_mean
 from rose.ledger.files.catalog import Connection
 from rose.ledger.ledger import Ledger
 from rose.pricing.money import NothingChargedError, PricingError
-from rose.pricing.period import Period, day_of
+from rose.pricing.period import Period, day_of, of_day
 from rose.pricing.price_books.entries import (
-    FILE_TABLES,
-    TABLES,
     DevicePrice,
     DeviceTag,
     Electricity,
     Entry,
-    Header,
     Lending,
+    Name,
     Offer,
     PowerFigure,
     PriceBookError,
@@ -69,32 +66,38 @@ WAYS = f"Name one with `-b FILE`, or see made-up prices with `-b example`. {BEFO
 E = TypeVar("E", bound=Entry)
 
 
-class _File(Header):
+class _File(BaseModel):
+    model_config = {"extra": "forbid", "frozen": True, "strict": True}
+
+    name: Name
+    version: Name
+    currency: Literal["USD"]
     device: list[DevicePrice] = Field(min_length=1)
     offer: list[Offer] = Field(default_factory=list)
     power: list[PowerFigure] = Field(default_factory=list)
-    electricity_prices: list[Electricity] = Field(alias="electricity", min_length=1)
+    electricity: list[Electricity] = Field(min_length=1)
     transfer: list[TransferPrice] = Field(default_factory=list)
-    lending_terms: list[Lending] = Field(alias="lending", min_length=1)
-    token_prices: list[TokenPrices] = Field(alias="tokens", min_length=1)
+    lending: list[Lending] = Field(min_length=1)
+    tokens: list[TokenPrices] = Field(min_length=1)
     verifier: list[VerifierPrice] = Field(default_factory=list)
     device_tag: list[DeviceTag] = Field(default_factory=list)
     vendor_resource: list[VendorResource] = Field(default_factory=list)
 
-    def entries(self, table: str) -> Sequence[Entry]:
-        names = {field.alias or name: name for name, field in type(self).model_fields.items()}
-        entries: Sequence[Entry] = getattr(self, names[table])
-        return entries
+    @property
+    def tables(self) -> dict[str, list[Entry]]:
+        return {name: value for name, value in self if isinstance(value, list)}
 
     @model_validator(mode="after")
     def _one_price_a_day(self) -> Self:
-        for table in FILE_TABLES:
-            for earlier, later in _overlaps(self.entries(table)):
-                what = " ".join((table, *later.key))
-                raise ValueError(
-                    f"{what} has two entries for one day: one is valid {span_of(*earlier.days)}, another "
-                    f"{span_of(*later.days)}; keep one, or give them dates that do not overlap"
-                )
+        for table, entries in self.tables.items():
+            ordered = sorted(entries, key=lambda entry: (entry.key, entry.days[0] or date.min))
+            for earlier, later in pairwise(ordered):
+                if earlier.key == later.key and (earlier.days[1] or date.max) > (later.days[0] or date.min):
+                    what = " ".join((table, *later.key))
+                    raise ValueError(
+                        f"{what} has two entries for one day: one is valid {span_of(*earlier.days)}, another "
+                        f"{span_of(*later.days)}; keep one, or give them dates that do not overlap"
+                    )
         return self
 
 
@@ -144,13 +147,13 @@ class PriceBook(_File):
         )
 
     def electricity_at(self, ns: int) -> Electricity:
-        return self._at(self.electricity_prices, ns, "electricity")
+        return self._at(self.electricity, ns, "electricity")
 
     def lending_at(self, ns: int) -> Lending:
-        return self._at(self.lending_terms, ns, "lending")
+        return self._at(self.lending, ns, "lending")
 
     def tokens_at(self, ns: int) -> TokenPrices:
-        return self._at(self.token_prices, ns, "tokens")
+        return self._at(self.tokens, ns, "tokens")
 
     def transfer_at(self, route: str, ns: int) -> TransferPrice:
         return self._at([p for p in self.transfer if p.route == route], ns, "transfer", f"route {route!r}")
@@ -159,8 +162,8 @@ class PriceBook(_File):
         return self._at([p for p in self.verifier if p.name == name], ns, "verifier", f"verifier {name!r}")
 
     def change_times_ns(self) -> list[int]:
-        entries = chain.from_iterable(map(self.entries, TABLES))
-        return sorted({ns for entry in entries for ns in entry.span_ns if ns is not None})
+        entries = chain.from_iterable(self.tables.values())
+        return sorted({of_day(day).from_ns for entry in entries for day in entry.days if day is not None})
 
     def stretches(self, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
         if t0_ns >= t1_ns:
@@ -171,12 +174,11 @@ class PriceBook(_File):
     def _where(self) -> str:
         return ", in a copy of the book with a `name` of your own" if self.example else ""
 
-    def _at(self, entries: Iterable[E], ns: int, table: str, what: str = "") -> E:
-        known = False
+    def _at(self, entries: Sequence[E], ns: int, table: str, what: str = "") -> E:
+        known = bool(entries)
         for entry in entries:
             if entry.holds_at(ns):
                 return entry
-            known = True
         header = f"[[{table}]]" if what or known else f"[{table}]"
         subject, day = f" for {what}" if what else "", f" on {day_of(ns)}" if known else ""
         fix = "add one whose valid_from and valid_to include that day" if known else "add one, 0 if it is free"
@@ -230,26 +232,13 @@ def parse(text: str, source: str) -> PriceBook:
         raise PriceBookError(f"price book {source} is not valid TOML: {error}{again}") from None
     except (ValueError, ArithmeticError):
         raise PriceBookError(f"price book {source} has a number too long for any price; shorten it") from None
-    tables = {table: [data[table]] for table in FILE_TABLES if isinstance(data.get(table), dict)}
+    tables = {name: [value] for name, value in data.items() if isinstance(value, dict)}
     try:
         _File.model_validate(data | tables)
         book = PriceBook.model_validate(data | tables)
     except ValidationError as error:
         raise PriceBookError(f"price book {source}:\n{explain(error, _File)}") from None
     return book.model_copy(update={"sha256": hashlib.sha256(text.encode()).hexdigest(), "path": source, "text": text})
-
-
-def _overlaps(entries: Iterable[E]) -> Iterator[tuple[E, E]]:
-    by_key: dict[tuple[str, ...], list[E]] = {}
-    for entry in entries:
-        by_key.setdefault(entry.key, []).append(entry)
-    for same in by_key.values():
-        lasting: E | None = None
-        for entry in sorted(same, key=lambda entry: entry.days[0] or date.min):
-            if lasting is not None and (lasting.days[1] or date.max) > (entry.days[0] or date.min):
-                yield lasting, entry
-            if lasting is None or (lasting.days[1] or date.max) < (entry.days[1] or date.max):
-                lasting = entry
 
 
 class NoPriceBookError(PricingError):
@@ -273,7 +262,7 @@ def adopted(ledger: Ledger) -> Adoption | None:
     recorded = ledger.book_details(ADOPTED)
     if not recorded:
         return None
-    return Adoption(**{field.name: recorded[-1][field.name] for field in dataclasses.fields(Adoption)})
+    return Adoption(**{field.name: recorded[-1][field.name] for field in fields(Adoption)})
 
 
 def adopt(ledger: Ledger, book: PriceBook, *, by: str) -> Adoption:
@@ -285,7 +274,7 @@ def adopt(ledger: Ledger, book: PriceBook, *, by: str) -> Adoption:
         adoption = Adoption(
             name=book.name, version=book.version, sha256=book.sha256, text=book.text, adopted_us=utc_us(), adopted_by=by
         )
-        ledger.record_in_books(ADOPTED, dataclasses.asdict(adoption), adoption.adopted_us)
+        ledger.record_in_books(ADOPTED, asdict(adoption), adoption.adopted_us)
     return adoption
 
 
@@ -294,13 +283,11 @@ def choose(
     price_book: str | Path | PriceBook | None = None,
     *,
     run_id: str | None = None,
-    from_ns: int | None = None,
-    to_ns: int | None = None,
+    period: Period | None = None,
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book, chosen as the module says. `price_book` is the one that a command names. The runs whose
-    own book counts are `run_id`, or else all runs of `provenance` with a device in [from_ns, to_ns), UTC.
+    """Return the price book for `run_id`, or else for all runs of `provenance` with a device in `period`.
     Raises NoPriceBookError, NothingChargedError, PricingError, PriceBookError or LedgerError."""
     if isinstance(price_book, PriceBook):
         return price_book
@@ -312,21 +299,19 @@ def choose(
         named_by_runs = own()
     else:
         with ledger.connect() as connection:
-            named_by_runs = own_books(connection, run_id, from_ns, to_ns, provenance)
-    if len(named_by_runs) == 1:
-        ((name, (runs, sha256s)),) = named_by_runs.items()
-        if name is not None and not is_example(name):
-            return chosen(_load_own(name, runs, sha256s), RUNS_OWN)
+            named_by_runs = own_books(connection, run_id, period, provenance)
+    single = next(iter(named_by_runs)) if len(named_by_runs) == 1 else None
+    if single is not None and not is_example(single):
+        return chosen(_load_own(single, *named_by_runs[single]), RUNS_OWN)
     if (book := _configured()) is not None:
         return book
     if any(name is not None and not is_example(name) for name in named_by_runs):
         listed = "; ".join(f"{', '.join(runs)}: {name or 'none'}" for name, (runs, _) in named_by_runs.items())
         raise PricingError(f"the runs name different price books ({listed}), but a bill needs a single one. {WAYS}")
-    if len(named_by_runs) == 1 and None not in named_by_runs:
-        ((example, _),) = named_by_runs.items()
-        return chosen(load(str(example)), RUNS_OWN)
-    if not named_by_runs and run_id is None and from_ns is not None and to_ns is not None:
-        raise NothingChargedError(f"no run lies in {Period(from_ns, to_ns).label}, so nothing is charged")
+    if single is not None:
+        return chosen(load(single), RUNS_OWN)
+    if not named_by_runs and run_id is None and period is not None:
+        raise NothingChargedError(f"no run lies in {period.label}, so nothing is charged")
     of_run = "" if run_id is None else f" for run {run_id}"
     raise NoPriceBookError(f"no price book{of_run}: nothing can be priced. {WAYS}")
 
@@ -360,12 +345,9 @@ def _configured() -> PriceBook | None:
 
 
 def own_books(
-    connection: Connection,
-    run_id: str | None,
-    from_ns: int | None = None,
-    to_ns: int | None = None,
-    provenance: str | None = None,
+    connection: Connection, run_id: str | None, period: Period | None = None, provenance: str | None = None
 ) -> Own:
+    from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
     set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
     runs_with_books = rows(connection, "run/price_books")
     own: Own = {}

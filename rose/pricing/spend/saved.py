@@ -167,8 +167,7 @@ def _book(
     last = [posting for posting in closes if posting.period.from_ns < period.to_ns <= posting.period.to_ns]
     if last:
         return store.book_of(ledger, last[0])
-    from_ns, to_ns = period.from_ns, period.to_ns
-    return pricebook.choose(ledger, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+    return pricebook.choose(ledger, price_book, run_id=run_id, period=period, provenance=provenance)
 
 
 def _found(

@@ -15,7 +15,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import formulas
 from rose.pricing.answers import frontier
 from rose.pricing.answers.elasticity import Elasticity
-from rose.pricing.answers.frontier import Slack, Spend
+from rose.pricing.answers.frontier import Spend
 from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocation, DeviceCost
 from rose.pricing.run.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.priced import PricedRun, priced
@@ -42,7 +42,7 @@ def test_where_both_are_known_the_answer_is_the_author_s(
         n=8, training=100, eta_n=eta_n, eta_t=eta_t, usd_per_n=inference / 8, usd_per_t=training / 100
     )
     assume(abs(expected.left - expected.right) > 1e-6)
-    answer = frontier.next_dollar(eta(eta_n), eta(eta_t), inference, training)
+    answer = frontier.next_step(eta(eta_n), eta(eta_t), (1 / inference, 1 / training), "dollar")
     assert answer.side == ("inference" if expected.left > expected.right else "training")
     assert answer.gain_inference == pytest.approx(expected.gain_inference_per_usd)
     assert answer.gain_training == pytest.approx(expected.gain_training_per_usd)
@@ -52,18 +52,19 @@ def test_where_both_are_known_the_answer_is_the_author_s(
 def test_free_slack_goes_where_the_formula_says(
     eta_n: float, eta_t: float, n: float, rollouts: float, answers: int
 ) -> None:
-    yields = Slack(rollouts_per_s=Fraction(rollouts), answers=answers, training_s=Fraction(500))
+    growth = rollouts / (n * answers), 1 / 500
     to_inference = reference.slack_to_inference(
         eta_n=eta_n, n=n, rollouts_per_s=rollouts, answers=answers, eta_t=eta_t, compute_per_s=1, training=500
     )
-    answer = frontier.next_second(eta(eta_n), eta(eta_t), n, yields)
+    answer = frontier.next_step(eta(eta_n), eta(eta_t), growth, "slack second")
     assume(answer.gain_inference != answer.gain_training)
     assert answer.side == ("inference" if to_inference else "training")
 
 
 @given(st.floats(0.01, 0.99), st.floats(1, 64), st.floats(0.1, 100), st.floats(0.1, 100))
 def test_more_independent_tries_are_never_worth_a_dollar(p: float, n: float, inference: float, training: float) -> None:
-    answer = frontier.next_dollar(eta(formulas.best_of_n_elasticity(p, n)), eta(0.001), inference, training)
+    growth = 1 / inference, 1 / training
+    answer = frontier.next_step(eta(formulas.best_of_n_elasticity(p, n)), eta(0.001), growth, "dollar")
     assert answer.side == "training"
     assert "one more rollout at its price raises it" in answer.says.lower()
 
@@ -83,7 +84,7 @@ def test_more_independent_tries_are_never_worth_a_dollar(p: float, n: float, inf
 def test_a_direction_is_named_only_where_the_intervals_allow_no_other(
     eta_n: Elasticity, eta_t: Elasticity, side: str, says: str
 ) -> None:
-    answer = frontier.next_dollar(eta_n, eta_t, 1.0, 1.0)
+    answer = frontier.next_step(eta_n, eta_t, (1.0, 1.0), "dollar")
     assert answer.side == side
     assert says in answer.says
 
@@ -157,10 +158,9 @@ def test_what_is_missing_is_said_and_not_taken_as_nothing() -> None:
 
 def test_what_a_slack_second_yields() -> None:
     allocation, tokens, _ = run()
-    groups = Groups(trajectories=38, judged_groups=4, rows=[])
-    # 50 of the 200 tokens were made in the 8 borrowed seconds: 9.5 of the 38 trajectories.
-    yields = frontier.slack(allocation, tokens, groups)
-    assert yields == Slack(rollouts_per_s=Fraction(19, 16), answers=4, training_s=Fraction(6))
+    groups = Groups(trajectories=38, judged_groups=4, judged_groups_trajectories=32, rows=[])
+    # 50 of the 200 tokens were made in the 8 borrowed seconds: 9.5 of the 38 trajectories, 6 seconds were updates.
+    assert frontier.slack(allocation, tokens, groups) == (19 / 16 / 32, 1 / 6)
     assert "no group was judged" in str(frontier.slack(allocation, tokens, replace(groups, judged_groups=0)))
     assert "no update was made" in str(frontier.slack(allocation.in_pools("serving"), tokens, groups))
     outside = frontier.slack(allocation.in_pools("serving"), tokens, groups, updates=8)

@@ -9,6 +9,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit.evidence import DeviceHour, Evidence, gather
 from rose.pricing.audit.steps import Step, Sum, capacity, energy, transfer
+from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 from tests.pricing.closing.conftest import BOOK, BOOK_TOML, HOUR_NS, T0_NS, begun, ended, slice_, turn, write
 
@@ -16,7 +17,7 @@ from tests.pricing.closing.conftest import BOOK, BOOK_TOML, HOUR_NS, T0_NS, begu
 @pytest.fixture(scope="module")
 def hour(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[pl.DataFrame, Evidence]:
     root = Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("hour") / "ledger"))
-    frame = charges.price(Ledger(root), BOOK, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame
+    frame = charges.price(Ledger(root), BOOK, Period(T0_NS, T0_NS + HOUR_NS)).frame
     return frame, gather(Ledger(root), DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS))
 
 
@@ -63,7 +64,7 @@ def test_what_the_events_do_not_say_shows(
 def test_tokens_that_cost_nothing_count_alike(fleet: Path, hour: tuple[pl.DataFrame, Evidence]) -> None:
     text = BOOK_TOML.replace("input_usd_per_million = 1", "input_usd_per_million = 0")
     free = pricebook.parse(text.replace("output_usd_per_million = 3", "output_usd_per_million = 0"), "free.toml")
-    rows = charges.price(Ledger(fleet), free, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
+    rows = charges.price(Ledger(fleet), free, Period(T0_NS, T0_NS + HOUR_NS)).frame.filter(kind="capacity")
     assert wrong(capacity(rows, rows, free, T0_NS, hour[1])) == []
 
 

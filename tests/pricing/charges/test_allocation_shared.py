@@ -42,8 +42,10 @@ def test_each_hour_has_its_own_part(write_ledger: Any) -> None:
 
 def test_two_names_of_one_run_for_one_device_have_their_own_time(write_ledger: Any) -> None:
     made = [run(), device("joined", 0), device("joined", 0, "e"), slice_(0, rollout=1200), slice_(0, "e", rollout=600)]
+    allocation = allocate(charges.price(Ledger(write_ledger(made)), BOOK))
     measured = {
-        d.device_id: d.bucket_ns["rollout"] + d.others_ns.get("rollout", 0)
-        for d in allocate(charges.price(Ledger(write_ledger(made)), BOOK)).devices
+        d.device_id: d.bucket_ns["rollout"]
+        + sum(t.others_ns for t in allocation.shared if (t.device_id, t.bucket) == (d.device_id, "rollout"))
+        for d in allocation.devices
     }
     assert measured == {"d": 1200 * S, "e": 600 * S}

@@ -14,6 +14,7 @@ from rose.pricing import charges
 from rose.pricing.charges import pricing
 from rose.pricing.closing.close import totals
 from rose.pricing.money import PricingError, charge_nano_usd
+from rose.pricing.period import Period
 from rose.pricing.price_books.pricebook import PriceBookError, load, parse
 from tests.ledger.conftest import ask
 from tests.pricing import any_event
@@ -187,9 +188,7 @@ def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(root: Path,
 
 
 def test_periods_partition_the_bill(root: Path, whole: charges.Charges) -> None:
-    parts = [
-        charges.price(Ledger(root), BOOK, from_ns=from_ns, to_ns=to_ns) for from_ns, to_ns in ((None, H1), (H1, None))
-    ]
+    parts = [charges.price(Ledger(root), BOOK, Period(ns, ns + HOUR)) for ns in (T0_NS, H1)]
     assert pl.concat([part.frame for part in parts]).equals(whole.frame)
     assert (whole.from_ns, whole.to_ns) == (T0_NS, T0_NS + 2 * HOUR)
     assert sum(stay.t1_ns - stay.t0_ns for part in parts for stay in part.stays) == sum(
@@ -199,9 +198,7 @@ def test_periods_partition_the_bill(root: Path, whole: charges.Charges) -> None:
 
 def test_a_period_that_cannot_be_priced_is_refused(root: Path) -> None:
     asked: list[tuple[dict[str, Any], str]] = [
-        ({"from_ns": T0_NS + 1}, "whole UTC hour; from is 2026-06-01T00:00:00"),
-        ({"from_ns": T0_NS, "to_ns": T0_NS}, "the period is empty"),
-        ({"from_ns": T0_NS + 24 * HOUR}, "has no provisioned device time"),
+        ({"period": Period(T0_NS + 24 * HOUR, T0_NS + 48 * HOUR)}, "has no provisioned device time"),
         ({"provenance": "replay", "run_id": "x"}, "no provisioned device time with provenance 'replay' of run x"),
     ]
     for given, says in asked:
@@ -230,7 +227,7 @@ def test_a_price_that_is_missing_is_refused_only_where_it_is_needed(write_ledger
     moved = replace(slice_(0, idle=30), t0_ns=at_ns, t1_ns=at_ns + 30 * S)
     write_ledger([*new, moved], root=root, writer="b", run_id="new")
     book = BOOK.model_copy(update={"device": later, "sha256": "later"})
-    assert charges.price(Ledger(root), book, from_ns=at_ns).frame["ns"].sum() == 30 * S
+    assert charges.price(Ledger(root), book, Period(at_ns, at_ns + HOUR)).frame["ns"].sum() == 30 * S
 
 
 def test_what_is_billed_without_device_time_is_billed_all_the_same(root: Path) -> None:

@@ -15,6 +15,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import state
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books.pricebook import parse
 from rose.pricing.run import tokens
 from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, power, slice_, turn, us
@@ -250,7 +251,7 @@ def test_one_device_cannot_be_of_two_classes_at_once(write_ledger: Any) -> None:
         charges.price(Ledger(root), BOOK, run_id="run")
     for name in (GPU, "run other, x: l4", "run run, d: h100-sxm", str(T0_NS + 1800 * S), str(T0_NS + 3600 * S)):
         assert name in str(caught.value)
-    later = charges.price(Ledger(root), BOOK, from_ns=T0_NS + HOUR)
+    later = charges.price(Ledger(root), BOOK, Period(T0_NS + HOUR, T0_NS + 2 * HOUR))
     assert by(later.frame, "run_id", "device_class") == {("other", "l4"): (3600 * S, 0, 500_000_000)}
 
 

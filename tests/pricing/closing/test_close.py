@@ -36,7 +36,7 @@ from tests.pricing.closing.conftest import (
 
 
 def test_a_close_freezes_the_charges_and_all_they_were_made_from(fleet: Path) -> None:
-    before = charges.price(Ledger(fleet), BOOK, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns)
+    before = charges.price(Ledger(fleet), BOOK, FIRST_HOUR)
     posting = close(fleet)
     assert [posting] == postings(Ledger(fleet))[CLOSE_ID]
     (charged,) = of_close(Ledger(fleet), CLOSE_ID).parts

@@ -34,7 +34,7 @@ def again(root: Path, reason: str = "late", book: PriceBook | None = None, hours
 
 
 def now(root: Path, book: PriceBook = BOOK) -> pl.DataFrame:
-    return charges.price(Ledger(root), book, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns).frame
+    return charges.price(Ledger(root), book, FIRST_HOUR).frame
 
 
 def amounts(frame: pl.DataFrame) -> pl.DataFrame:

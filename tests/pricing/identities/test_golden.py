@@ -53,7 +53,7 @@ def test_section_3_independent_best_of_n(n: int, eta: float) -> None:
     ("phi", "ratio", "kappa"), [(0, 0.1, 0.6667), (0.5, 0.1, 0.9732), (1, 0.1, 1.8018), (1, 0, 2.2222)]
 )
 def test_section_3_the_third_line_moves_the_frontier(phi: float, ratio: float, kappa: float) -> None:
-    assert f.third_line_threshold(40, 60, 0.7, phi, ratio) == pytest.approx(kappa, abs=5e-5)
+    assert 40 / f.training_spend_with_borrowing(60, 0.7, phi, ratio) == pytest.approx(kappa, abs=5e-5)
 
 
 @pytest.mark.parametrize(("watts", "usd_per_hour"), [(450, 0.0563), (512.5, 0.0641)])
@@ -79,7 +79,6 @@ def test_section_5_the_provision_accrues_and_rolls_forward() -> None:
     ) == pytest.approx(0.015)
     # Fewer violations while lent give a negative figure, which stays.
     assert reference.realised_violations_usd([(100, 0.02, 0.01), (50, 0.0, 0.04)], 2.0) == pytest.approx(-2.0)
-    assert f.provision_closing(opening=10, accrued=7, realised=4, released=1) == 12
 
 
 @pytest.mark.parametrize(

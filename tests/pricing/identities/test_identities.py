@@ -22,6 +22,7 @@ from rose.pricing.charges import fully_load, state
 from rose.pricing.charges.allocation import shared
 from rose.pricing.closing import charge_algebra
 from rose.pricing.marginal_cost import power
+from rose.pricing.period import Period
 from rose.pricing.stats.uncertainty import Estimate
 from tests.pricing import any_event
 from tests.pricing.any_ledger import (
@@ -435,6 +436,6 @@ def test_identity_11_the_same_ledger_and_book_give_the_same_bytes(made: Made) ->
     first = whole.from_ns // HOUR_NS * HOUR_NS
     last = -(-whole.to_ns // HOUR_NS) * HOUR_NS
     at_ns = first + (last - first) // HOUR_NS // 2 * HOUR_NS
-    spans = [(None, at_ns), (at_ns, None)] if first < at_ns else [(None, None)]
-    parts = [charges.price(Ledger(root_of(made)), BOOK, from_ns=begin, to_ns=end).frame for begin, end in spans]
+    spans = [Period(first, at_ns), Period(at_ns, last)] if first < at_ns else [None]
+    parts = [charges.price(Ledger(root_of(made)), BOOK, span).frame for span in spans]
     assert content(pl.concat(parts)) == content(whole.frame)

@@ -57,7 +57,7 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
         made.write(root, portion, portion)
         close.restate(Ledger(root), close_id, "late events", now_us=began_us + portion)
         now = of_close(Ledger(root), close_id)
-        truth = charges.price(Ledger(root), BOOK, from_ns=period.from_ns, to_ns=period.to_ns).frame
+        truth = charges.price(Ledger(root), BOOK, period).frame
         assert charge_algebra.difference(truth, now.frame.drop("closed")).is_empty()
         for amount in AMOUNTS:
             assert sum(part.frame[amount].sum() for part in now.parts) == truth[amount].sum()

@@ -42,7 +42,7 @@ def test_nothing_to_compare_with_is_not_enough_data_and_a_penalty_that_is_not_se
     figures = confounded([served(0, True, 100, 2), served(1, False, 100, 1)], penalty("2"), WHY)
     assert "not enough data" in str(figures.missing)
     with duckdb.connect() as connection:
-        free = realised(Harm(confounded=WHY), connection, penalty("0"))
+        free, _ = realised(Harm(confounded=WHY), connection, penalty("0"))
     assert (free.usd, free.basis, free.explained) == (0, "absent", NO_PENALTY)
     # No request at all came while lent: none can have been late for it.
     assert confounded([served(1, False, 100, 1)], penalty("2"), WHY).missing is None

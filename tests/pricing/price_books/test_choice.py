@@ -14,7 +14,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.answers import run_report
 from rose.pricing.closing.close import close
 from rose.pricing.money import PricingError
-from rose.pricing.period import of_day
+from rose.pricing.period import Period, of_day
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.entries import PriceBookError
 from tests.pricing import any_event
@@ -23,6 +23,7 @@ from tests.pricing.conftest import data, refused, rose, succeeded
 EXAMPLE = pricebook.load("example")
 DAY_US = 86_400_000_000
 BEGIN_US = 1_780_272_000_000_000
+FIRST_DAY = Period(BEGIN_US * 1000, (BEGIN_US + DAY_US) * 1000)
 WATERMARK = "EXAMPLE PRICES, not yours"
 
 
@@ -108,7 +109,7 @@ def test_a_bill_of_runs_that_name_different_books_asks_for_one(
     with pytest.raises(PricingError, match=r"different price books \(a: .*one\.toml; b: .*two\.toml\).*--adopt"):
         pricebook.choose(Ledger(root))
     assert pricebook.choose(Ledger(root), run_id="b").name == "two"
-    assert pricebook.choose(Ledger(root), to_ns=(BEGIN_US + DAY_US) * 1000).name == "one"
+    assert pricebook.choose(Ledger(root), period=FIRST_DAY).name == "one"
     monkeypatch.setenv(pricebook.VARIABLE, str(book_file("configured")))
     assert pricebook.choose(Ledger(root)).name == "configured"
     monkeypatch.delenv(pricebook.VARIABLE)
@@ -168,7 +169,7 @@ def test_a_run_of_another_provenance_or_that_died_before_prices_nothing(
     held = [device("joined", BEGIN_US), device("left", BEGIN_US + DAY_US)]
     write_ledger([run_with(book_file("own")), *held])
     assert pricebook.choose(Ledger(root), provenance="replay").name == "own"
-    assert pricebook.choose(Ledger(root), from_ns=BEGIN_US * 1000).name == "own"
+    assert pricebook.choose(Ledger(root), period=FIRST_DAY).name == "own"
     with pytest.raises(PricingError, match="different price books"):
         pricebook.choose(Ledger(root))
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rose.pricing.period import day_of
+from rose.pricing.period import day_of, of_day
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.entries import PowerFigure, PriceBookError, TransferPrice, midnight_ns, span_of
+from rose.pricing.price_books.entries import PowerFigure, PriceBookError, TransferPrice, span_of
 from rose.pricing.price_books.pricebook import PriceBook
 
 CITED: dict[str, Any] = {"source": "by hand", "source_date": date(2026, 5, 1)}
@@ -31,14 +31,10 @@ def test_power_that_makes_no_sense_is_refused(given_: dict[str, Any], says: str)
 def test_an_entry_holds_from_its_first_day_until_before_its_last() -> None:
     first, end = date(2026, 3, 1), date(2026, 4, 1)
     price = TransferPrice.model_validate({"route": "r", "usd_per_gb": 1, "valid_from": first, "valid_to": end, **CITED})
-    assert price.span_ns == (midnight_ns(first), midnight_ns(end))
-    from_ns, to_ns = midnight_ns(first), midnight_ns(end)
-    assert from_ns is not None
-    assert to_ns is not None
+    from_ns, to_ns = of_day(first).from_ns, of_day(end).from_ns
     assert [price.holds_at(at) for at in (from_ns - 1, from_ns, to_ns - 1, to_ns)] == [False, True, True, False]
     assert [day_of(at) for at in (from_ns - 1, from_ns, to_ns - 1)] == [date(2026, 2, 28), first, date(2026, 3, 31)]
     always = TransferPrice.model_validate({"route": "r", "usd_per_gb": 1, **CITED})
-    assert always.span_ns == (None, None)
     assert always.holds_at(-(10**18))
     assert always.holds_at(10**19)
 
@@ -59,7 +55,7 @@ def book(lending: str) -> PriceBook:
 
 
 def test_a_curve_of_latency_is_read_exactly() -> None:
-    (lending,) = book("latency_usd = [[0.5, 0], [1.0, 0.0005]]").lending_terms
+    (lending,) = book("latency_usd = [[0.5, 0], [1.0, 0.0005]]").lending
     assert lending.latency_usd == ((Decimal("0.5"), Decimal(0)), (Decimal("1.0"), Decimal("0.0005")))
 
 

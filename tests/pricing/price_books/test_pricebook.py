@@ -57,7 +57,7 @@ def test_every_shipped_book_prices_the_demonstration_and_cites_each_figure(name:
         assert book.transfer_at(route, at_ns).usd_per_gb >= 0
     assert book.verifier_at("frozenlake-goal", at_ns).usd_per_verdict == 0
     for table in ("device", "offer", "power"):
-        for entry in book.entries(table):
+        for entry in book.tables[table]:
             assert entry.source.startswith(("example: ", "assumption")), entry
 
 
@@ -108,7 +108,7 @@ def test_a_missing_price_is_refused_with_what_and_when() -> None:
     with pytest.raises(PriceBookError, match="for verifier 'judge'"):
         book.verifier_at("judge", june)
     with pytest.raises(KeyError):
-        book.entries("people")
+        book.tables["people"]
 
 
 def test_a_book_is_read_from_a_file(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class Seen:
     made: dict[tuple[str, str], RolloutOutput]
     compared: Comparison
     borrow: Marginal
-    slack: frontier.Slack | str
+    slack: tuple[float, float] | str
     break_even: Any
 
 
