@@ -118,7 +118,8 @@ def saved(
     borrowed_usd: Fraction,
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
-    """Return each alternative with its saving and interval. An RL run's share of a fleet has no interval."""
+    """Return each alternative with its saving and the saving's interval. An RL run's share of a fleet's saving has
+    none. `borrowed_usd` and `borrowed_loaded_usd` are the amortized and the fully loaded cost of borrowing."""
     drawn, charged = resample(groups), borrow.charged_estimate
 
     def compared(way: Alternative) -> Alternative:

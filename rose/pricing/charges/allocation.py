@@ -64,7 +64,7 @@ class Allocation:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
 
     def measured_ns(self) -> dict[str, int]:
-        """Return `bucket_ns` plus the time that was billed to other runs. Figures about output use this sum."""
+        """Return `bucket_ns`, plus shared time that is billed to other runs. Figures about output use this sum."""
         others_ns = defaultdict[str, Fraction](Fraction)
         for time in self.shared:
             others_ns[time.bucket] += time.others_ns
