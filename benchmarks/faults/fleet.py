@@ -25,9 +25,9 @@ from benchmarks.faults.setting import DEVICES, DISK, FILE, HOSTS, NAME, RAY_ADDR
 from benchmarks.faults.watch import PageWatch
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import Field, Party
+from rose.runtime.host_plan import HostPlan
 from rose.runtime.models import models
 from rose.runtime.service import local_ray
-from rose.runtime.service.host_plan import HostPlan
 from rose.terminal import echo
 from tests.runtime.hosts import Host, Network, clock_library, missing
 
@@ -49,7 +49,7 @@ say = lambda text: print(text, flush=True)
 fleet = up(config.load(Path(sys.argv[1])), sys.argv[2], say, {"make_engine": Player})
 fleet.wait_ready(say)
 print("fleet run", fleet.remembered.run_id, flush=True)
-while fleet.goes_on():
+while fleet.is_running():
     time.sleep(1.0)
 """
 _FILL = """

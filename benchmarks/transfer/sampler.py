@@ -7,8 +7,30 @@ import torch
 from rose.config import TaskConfig
 from rose.runtime.models.policy_model import Policy, pad
 from rose.runtime.rollout.environments.protocol import FROZENLAKE, Traits
-from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, STOP_TOKEN_IDS, Episode, FrozenLake, seed_of
-from rose.runtime.rollout.trajectory import Trajectory
+from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, STOP_TOKEN_IDS, FrozenLake, seed_of
+from rose.runtime.rollout.trajectory import Trajectory, Transcript
+
+
+class Episode(Transcript):
+    """A game with its transcript, for a policy in this process."""
+
+    def __init__(self, task: TaskConfig, seed: int, slip_seed: int = 0) -> None:
+        super().__init__()
+        self.lake = FrozenLake(task, slip_seed)
+        self.reward = 0.0
+        self._turns_max = task.turns_max
+        self.read(self.lake.reset(seed))
+
+    @property
+    def done(self) -> bool:
+        return self.lake.terminated or self.turns >= self._turns_max
+
+    def apply(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
+        self.write(output_ids, logprobs, versions)
+        observation, reward, _, _ = self.lake.step(output_ids)
+        self.reward += reward
+        if not self.done:
+            self.read(observation)
 
 
 def rollouts(

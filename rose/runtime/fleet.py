@@ -20,11 +20,11 @@ from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.door import Door, addresses
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineSpec
+from rose.runtime.host_plan import HostPlan
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.models import models
 from rose.runtime.platform import gpu
 from rose.runtime.platform.gpu import mps
-from rose.runtime.serving import ServingDevice
 from rose.runtime.traffic.trace import fit, open_trace
 
 BACKGROUND_NICE = 10
@@ -70,12 +70,9 @@ def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPlan:
+    host: HostPlan
     memory: MemoryPlan
-    run_id: str
-    anchor: Anchor
-    folder: Path
-    logs: Path
-    gateway_url: str
+    anchor: Anchor = field(default_factory=Anchor.take)
     door: Door | None = None  # The door of rollout engines on another host; None: loopback.
     fork_server: Path | None = None
     free_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -86,46 +83,39 @@ class FleetPlan:
         return self.memory.config
 
     def page(self, device: DeviceConfig) -> Path:
-        return self.folder / device.id / "page"
+        return self.host.memory / device.id / "page"
 
-    def serving(self, device: DeviceConfig) -> ServingDevice | None:
-        if device.pool != "serving":
-            return None
-        spec = self._serving(device) if device.serving_url is None else None
-        url = device.serving_url if spec is None else f"http://127.0.0.1:{spec.port}"
-        assert url is not None
-        name = f"{device.id}-serving"
-        return ServingDevice(device_id=device.id, engine_id=name, url=url, page=self.page(device), spec=spec)
-
-    def agent_spec(self, device: DeviceConfig, serving: ServingDevice | None) -> AgentSpec:
+    def agent_spec(self, device: DeviceConfig) -> AgentSpec:
         config, promised = self.config, self.config.serving_on(device)
         lends = device.pool == "serving"
         rolls_out = config.coserving.enabled or not lends
-        first, *others = (self._rollout(device, rollout) for rollout in config.rollouts.values())
+        engines = [self._rollout(device, rollout) for rollout in config.rollouts.values() if rolls_out]
         return AgentSpec(
             device=device,
             coserving=config.coserving,
             budgets=budgets(promised),
             max_prompt_tokens=promised.max_prompt_tokens,
-            run_id=self.run_id,
+            run_id=self.host.run_id,
             anchor=self.anchor,
             page=self.page(device),
             staging=self._staging(device),
-            rollout=first if rolls_out else None,
-            other_models={other.model_name: other for other in others} if rolls_out else {},
-            serving_engine_id=None if serving is None else serving.engine_id,
+            rollout=engines[0] if engines else None,
+            other_models={other.model_name: other for other in engines[1:]},
             serving_model=promised.model,
             serving_kv_bytes_per_token=self.memory.serving_bytes_per_token(device),
-            gateway_url=self.gateway_url,
+            gateway_url=self.host.controller_url,
+            agent_token=self.host.agent_token,
+            host=self.host.host,
         )
 
     def _staging(self, device: DeviceConfig) -> Path:
-        return self.folder / device.id / "staging"
+        return self.host.memory / device.id / "staging"
 
     def _host_cores(self) -> list[int]:
         return sorted(host_cores(self.config.device))
 
-    def _serving(self, device: DeviceConfig) -> EngineSpec:
+    def serving(self, device: DeviceConfig) -> EngineSpec:
+        """Return how to start a serving engine. Like the server of another owner, it starts without a page."""
         config = self.config.serving_on(device)
         memory = self._memory_arguments(device, self.config.rollout, "serving")
         number = [other.id for other in self.config.device if other.pool == "serving"].index(device.id)
@@ -136,8 +126,8 @@ class FleetPlan:
             port=free_port() if config.port is None else config.port + number,
             any_port=config.port is None,
             max_total_tokens=self.memory.serving_tokens(device),
-            plugin=PluginSettings("serving", self.page(device), self._staging(device), gated=False),
-            log=self.logs / f"{device.id}-serving.log",
+            plugin=PluginSettings("serving", None),
+            log=self.host.logs / f"{device.id}-serving.log",
             gpu=device.gpu,
             cores=device.cores,
             host_cores=self._host_cores() if device.gpu is None else (),
@@ -165,7 +155,7 @@ class FleetPlan:
             plugin=PluginSettings(
                 "rollout", self.page(device), self._staging(device), gated=gated, host_cores=tuple(host_cores)
             ),
-            log=self.logs / f"{device.id}-rollout.log",
+            log=self.host.logs / f"{device.id}-rollout.log",
             gpu=device.gpu,
             cores=device.cores,
             host_cores=host_cores,

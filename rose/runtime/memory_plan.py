@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.config import DeviceConfig, FleetConfig, RolloutConfig
+from rose.config import CoservingConfig, DeviceConfig, FleetConfig, RolloutConfig
 from rose.config.checks import more_ranks
 from rose.runtime.models import models
 from rose.runtime.models.models import kv_bytes_per_token, weights_bytes
@@ -101,8 +101,11 @@ class MemoryPlan:
             return rollout.max_total_tokens
         if device.gpu is None:
             return CORES_ROLLOUT_TOKENS
-        room = initial_budget_bytes(self._kv(device, rollout)) if device.pool == "serving" else device.kv_bytes
-        return room // self.rollout_bytes_per_token(device, rollout)
+        room, token_bytes = device.kv_bytes, self.rollout_bytes_per_token(device, rollout)
+        if device.pool == "serving":
+            serving_token_bytes = self.serving_bytes_per_token(device)
+            room = initial_budget_bytes(kv_memory(device, self.config.coserving, serving_token_bytes, token_bytes))
+        return room // token_bytes
 
     def parts(self, device: DeviceConfig, rollout: RolloutConfig) -> list[MemoryPart]:
         lends, parts = device.pool == "serving", []
@@ -122,8 +125,6 @@ class MemoryPlan:
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
         """Raises DeviceMemoryError if the GPU lacks room for a rollout model or for one token of a pool."""
-        if device.gpu is None:
-            return
         for table, rollout in self.config.rollouts.items():
             pools = {"serving": self.serving_tokens(device), table: self.rollout_tokens(device, rollout)}
             for role, tokens in pools.items():
@@ -139,6 +140,7 @@ class MemoryPlan:
         needed = sum(part.total_bytes for part in parts)
         if needed <= free_bytes:
             return
+        with_model = f" with rollout model {rollout.model!r}" if self.config.rollout_models else ""
         listed = "; ".join(
             f"{part.name}: weights {_gib(part.weights_bytes)}, KV {_gib(part.kv_bytes)}, "
             f"graphs and workspace {_gib(part.workspace_bytes)} (allowance)"
@@ -146,7 +148,7 @@ class MemoryPlan:
         )
         raise DeviceMemoryError(
             f"device {device.id!r}: {_gib(free_bytes)} GiB are free on GPU {device.gpu}, and {_gib(needed)} GiB are "
-            f"needed{self._with(rollout)}. In GiB: {listed}. Lower kv_bytes ({device.kv_bytes}) or max_total_tokens, "
+            f"needed{with_model}. In GiB: {listed}. Lower kv_bytes ({device.kv_bytes}) or max_total_tokens, "
             "or end other programs on that GPU"
         )
 
@@ -160,17 +162,17 @@ class MemoryPlan:
             free_bytes -= part.total_bytes
         raise ValueError(f"device {device.id!r} starts no engine {name!r}")
 
-    def _with(self, rollout: RolloutConfig) -> str:
-        return f" with rollout model {rollout.model!r}" if self.config.rollout_models else ""
 
-    def _kv(self, device: DeviceConfig, rollout: RolloutConfig) -> KvMemory:
-        return KvMemory(
-            device_bytes=device.kv_bytes,
-            serving_bytes_per_token=self.serving_bytes_per_token(device),
-            rollout_bytes_per_token=self.rollout_bytes_per_token(device, rollout),
-            headroom=self.config.coserving.headroom,
-            high_watermark=self.config.coserving.high_watermark,
-        )
+def kv_memory(
+    device: DeviceConfig, coserving: CoservingConfig, serving_token_bytes: int, rollout_token_bytes: int
+) -> KvMemory:
+    return KvMemory(
+        device_bytes=device.kv_bytes,
+        serving_bytes_per_token=serving_token_bytes,
+        rollout_bytes_per_token=rollout_token_bytes,
+        headroom=coserving.headroom,
+        high_watermark=coserving.high_watermark,
+    )
 
 
 def trainer_device(config: FleetConfig) -> DeviceConfig | None:

@@ -34,6 +34,11 @@ def hosts_by_device(config: FleetConfig) -> dict[str, str]:
     return {device.id: host.name for host in hosts(config) for device in devices(config, host.name)}
 
 
+def ledger_host(config: FleetConfig) -> str:
+    """Return the first host's name for the ledger's writers. It may be empty in a fleet of one host."""
+    return hosts(config)[0].name if config.hosts else config.host
+
+
 def resource(host: HostConfig, node_address: str) -> str:
     return host.resource or f"node:{host.address or node_address}"
 

@@ -61,15 +61,14 @@ def check_host(config: FleetConfig) -> None:
 
 
 def check_gpus(memory: MemoryPlan) -> dict[str, int]:
-    devices = [device for device in memory.config.device if device.gpu is not None]
-    if not devices:
+    gpus = [(device, device.gpu) for device in memory.config.device if device.gpu is not None]
+    if not gpus:
         return {}
     with _refused(DeviceMemoryError, ValueError):
-        free = memory_plan.free_memory([device.gpu for device in devices if device.gpu is not None])
-        for device in devices:
-            assert device.gpu is not None
-            memory.check(device, free[device.gpu])
-    return {device.id: free[device.gpu] for device in devices if device.gpu is not None}
+        free = memory_plan.free_memory([index for _, index in gpus])
+        for device, index in gpus:
+            memory.check(device, free[index])
+    return {device.id: free[index] for device, index in gpus}
 
 
 def notice(config: FleetConfig) -> str | None:

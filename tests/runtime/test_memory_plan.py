@@ -75,7 +75,6 @@ def test_pools_on_cores_stay_as_they_were(model):
     assert memory.serving_tokens(made.device[0]) == CORES_SERVING_TOKENS == 8192
     assert {memory.rollout_tokens(device, made.rollout) for device in made.device} == {CORES_ROLLOUT_TOKENS} == {32768}
     assert memory.serving_bytes_per_token(made.device[0]) == TOKEN_BYTES * (2 if cpu.dtype() == "float32" else 1)
-    memory.check(made.device[0], 0)
 
 
 def test_a_pool_that_the_file_gives_wins(model):

@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from rose.runtime import serving as serving_module
@@ -7,10 +5,8 @@ from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import AddressInUseError
-from rose.runtime.serving import ServingDevice, ServingEngines, answers
+from rose.runtime.serving import AttachedEngine, answers
 from tests.runtime.coserving.owned_server import Owner, served
-from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec, taken
 
 
 @pytest.fixture
@@ -25,18 +21,13 @@ def looking(monkeypatch):
     monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
 
 
-def engines(page, url):
-    return ServingEngines([ServingDevice(device_id="d", engine_id="d-serving", url=url, page=page.path, spec=None)])
-
-
 def test_an_owner_s_engine_is_attached_and_let_go_and_goes_on(page, tmp_path):
     owner = Owner()
     with served(owner) as url:
         assert answers(url)
-        lent = engines(page, url)
-        lent.launch()
-        lent.wait_ready(lambda: None)
+        lent = AttachedEngine(url, page.path)
         lent.check()  # before there is anything to attach to
+        assert not page.alive(Party.SERVING)
         lent.attach()
         assert page.alive(Party.SERVING)
         lent.stop()
@@ -47,7 +38,7 @@ def test_an_owner_s_engine_is_attached_and_let_go_and_goes_on(page, tmp_path):
 def test_an_engine_that_its_owner_started_again_is_attached_again(page, looking):
     owner = Owner()
     with served(owner) as url:
-        lent = engines(page, url)
+        lent = AttachedEngine(url, page.path)
         lent.attach()
         lent.check()
         assert len(owner.numbers) == 1
@@ -60,13 +51,13 @@ def test_an_engine_that_its_owner_started_again_is_attached_again(page, looking)
 
 def test_an_engine_that_its_owner_detached_is_left_alone_until_the_next_run(page, looking):
     with served(Owner()) as url:
-        lent = engines(page, url)
+        lent = AttachedEngine(url, page.path)
         lent.attach()
         OwnedEngine(url).detach()
         lent.check()
         assert not page.alive(Party.SERVING)
         lent.stop()
-        engines(page, url).attach()
+        AttachedEngine(url, page.path).attach()
         assert page.alive(Party.SERVING)
 
 
@@ -74,7 +65,7 @@ def test_a_server_with_two_keys_is_left_alone_too_when_its_owner_detached_it(pag
     monkeypatch.setenv("ROSE_SERVING_TOKEN", "b")
     owner = Owner(keys=("a", "b"))
     with served(owner) as url:
-        lent = engines(page, url)
+        lent = AttachedEngine(url, page.path)
         lent.attach()
         OwnedEngine(url, "b").detach()
         lent.check()
@@ -85,7 +76,7 @@ def test_a_server_with_two_keys_is_left_alone_too_when_its_owner_detached_it(pag
 def test_an_engine_that_its_owner_detached_and_started_again_is_left_alone_until_it_is_attached(page, looking):
     owner, again = Owner(), Owner()
     with served(owner) as url:
-        lent = engines(page, url)
+        lent = AttachedEngine(url, page.path)
         lent.attach()
         OwnedEngine(url).detach()
     with served(again, int(url.rpartition(":")[2])):
@@ -102,7 +93,7 @@ def test_an_engine_that_its_owner_gave_another_page_keeps_it_when_the_run_ends(p
     owner = Owner()
     other = ArbiterPage.create(tmp_path / "other")
     with served(owner) as url:
-        lent = engines(page, url)
+        lent = AttachedEngine(url, page.path)
         lent.attach()
         OwnedEngine(url).detach()
         OwnedEngine(url).attach(other.path)
@@ -114,59 +105,23 @@ def test_an_engine_that_its_owner_gave_another_page_keeps_it_when_the_run_ends(p
 def test_a_key_is_taken_from_the_environment(page, monkeypatch):
     with served(Owner(keys=("secret", "secret"))) as url:
         with pytest.raises(AttachError, match="ROSE_SERVING_TOKEN"):
-            engines(page, url).attach()
+            AttachedEngine(url, page.path).attach()
         monkeypatch.setenv("ROSE_SERVING_TOKEN", "secret")
-        engines(page, url).attach()
+        AttachedEngine(url, page.path).attach()
         assert page.alive(Party.SERVING)
 
 
 def test_an_engine_that_knows_no_pages_is_named_with_the_way_out(page, tmp_path):
     with served(Owner(has_plugin=False)) as url:
         with pytest.raises(AttachError, match=f"{url} runs without ROSE's plugin"):
-            engines(page, url).attach()
+            AttachedEngine(url, page.path).attach()
 
 
 def test_an_engine_that_is_away_is_an_error_at_first_and_waited_for_later(page, looking):
     url = f"http://127.0.0.1:{free_port()}"
     assert not answers(url)
-    lent = engines(page, url)
+    lent = AttachedEngine(url, page.path)
     with pytest.raises(AttachError, match="no SGLang server answers"):
         lent.attach()
     lent.check()
     lent.stop()
-
-
-@pytest.fixture
-def started_here(tmp_path):
-    made = []
-
-    def build(spec, said):
-        url = f"http://127.0.0.1:{spec.port}"
-        device = ServingDevice(device_id="d", engine_id="d-serving", url=url, page=tmp_path / "page", spec=spec)
-        made.append(ServingEngines([device], say=said.append, make=StandInEngine))
-        return made[-1]
-
-    yield build
-    for engines_ in made:
-        engines_.stop()
-
-
-def test_an_engine_whose_port_was_taken_is_started_once_more_on_another(started_here, tmp_path):
-    spec, said = dataclasses.replace(stand_in_spec(tmp_path), any_port=True), []
-    lent = started_here(spec, said)
-    with taken(spec.port):
-        lent.launch()
-        lent.wait_ready(lent.check)
-        lent.check()
-        assert lent.url("d") != f"http://127.0.0.1:{spec.port}"
-        assert said == [f"port {spec.port} of serving on d was taken: it is started again at {lent.url('d')}"]
-
-
-def test_an_engine_that_was_given_its_port_has_to_be_there(started_here, tmp_path):
-    spec, said = stand_in_spec(tmp_path), []
-    lent = started_here(spec, said)
-    with taken(spec.port):
-        lent.launch()
-        with pytest.raises(AddressInUseError, match="in use"):
-            lent.wait_ready(lambda: None)
-    assert said == []

@@ -21,7 +21,7 @@ from rose.runtime.agent.control import Control
 from rose.runtime.agent.rollout_engine import EngineAction, RolloutEngine, rollout_event
 from rose.runtime.agent.succession import Predecessor, recorded_run
 from rose.runtime.agent.watches import Minute, ServingWatch, StepTimeWatch
-from rose.runtime.agent.weights.sync import Target, Via, straight
+from rose.runtime.agent.weights.sync import Target, Via
 from rose.runtime.agent.weights.weight_keeper import WeightKeeper
 from rose.runtime.coserving.accounts.accountant import LAG_NS, Accountant
 from rose.runtime.coserving.accounts.requests import RequestRecorder
@@ -33,6 +33,7 @@ from rose.runtime.coserving.meter.hardware import hardware_id
 from rose.runtime.coserving.meter.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.memory_plan import kv_memory
 from rose.runtime.policy.credit import share_of_busy
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
@@ -64,7 +65,6 @@ class AgentSpec:
     page: Path
     staging: Path
     rollout: EngineSpec | None
-    serving_engine_id: str | None
     serving_model: str
     serving_kv_bytes_per_token: int
     gateway_url: str
@@ -76,6 +76,10 @@ class AgentSpec:
     @property
     def models(self) -> Mapping[str, EngineSpec]:
         return {} if self.rollout is None else {self.rollout.model_name: self.rollout, **self.other_models}
+
+    @property
+    def serving_engine_id(self) -> str:
+        return f"{self.device.id}-serving"
 
     @property
     def rollout_kv_bytes_per_token(self) -> int:
@@ -92,13 +96,8 @@ class AgentSpec:
         )
 
     def memory(self) -> KvMemory:
-        return KvMemory(
-            device_bytes=self.device.kv_bytes,
-            serving_bytes_per_token=self.serving_kv_bytes_per_token,
-            rollout_bytes_per_token=self.rollout_kv_bytes_per_token,
-            headroom=self.coserving.headroom,
-            high_watermark=self.coserving.high_watermark,
-        )
+        token_bytes = self.serving_kv_bytes_per_token, self.rollout_kv_bytes_per_token
+        return kv_memory(self.device, self.coserving, *token_bytes)
 
 
 def record_device(
@@ -162,7 +161,8 @@ class DeviceAgent:
         ledger_failure: Callable[[], str | None] = lambda: None,
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
         before: Predecessor | None = None,
-        via: Via = straight,
+        *,
+        via: Via,
         last_lease: LastLease = LastLease(),  # noqa: B008
     ) -> None:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
@@ -222,7 +222,7 @@ class DeviceAgent:
         )
         self._requests = RequestRecorder(
             spec.device.id,
-            spec.serving_engine_id or f"{spec.device.id}-serving",
+            spec.serving_engine_id,
             self._page,
             spec.anchor,
             self._note,

@@ -5,6 +5,7 @@ import logging
 import threading
 import urllib.error
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from rose.clock import Anchor, both_ns, monotonic_ns
@@ -76,10 +77,9 @@ class Control:
 
     def take_back(self, engine_id: str, reason: str) -> int:
         """Have the gateway take all turns off an engine. Return their number, or 0 if the gateway does not answer."""
-        try:
-            return self._client.preempt(PreemptRequest(engine_id=engine_id, kv_tokens=None, reason=reason)).requests
-        except (OSError, http.client.HTTPException, ValueError):
-            return 0
+        with suppress(OSError, http.client.HTTPException, ValueError):
+            return self._client.preempt(PreemptRequest(engine_id=engine_id, reason=reason)).requests
+        return 0
 
     def _loop(self) -> None:
         try:

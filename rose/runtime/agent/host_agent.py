@@ -12,7 +12,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.agent.agent import AgentSpec, DeviceAgent
 from rose.runtime.agent.succession import last_lease, predecessor, same_anchor
 from rose.runtime.agent.weights.relays import Relays
-from rose.runtime.agent.weights.sync import straight
+from rose.runtime.agent.weights.sync import Via
 from rose.runtime.coserving.leases.leasing import LastLease
 from rose.runtime.coserving.page import PageError
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
@@ -24,17 +24,17 @@ _FIRST_LEASE_BITS = 40  # JSON readers keep such a number exactly
 
 
 class HostAgent:
-    """The agents of one host's devices. If `relays` is None, each engine fetches weights from other hosts itself."""
+    """The agents of one host's devices."""
 
     def __init__(
         self,
         writer: LedgerWriter,
         specs: Sequence[AgentSpec],
-        relays: Relays | None = None,
+        relays: Relays,
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
     ) -> None:
         self._relays = relays
-        self._devices = {spec.device.id: _Device(spec, writer, relays, make_engine) for spec in specs}
+        self._devices = {spec.device.id: _Device(spec, writer, relays.via, make_engine) for spec in specs}
 
     def start(self) -> None:
         for device in self._devices.values():
@@ -45,8 +45,7 @@ class HostAgent:
         if self._devices:
             with ThreadPoolExecutor(len(self._devices), thread_name_prefix="rose-stop") as pool:
                 list(pool.map(lambda device: device.stop(leave=leave), self._devices.values()))
-        if self._relays is not None:
-            self._relays.stop()
+        self._relays.stop()
         return {device_id for device_id, device in self._devices.items() if device.ended}
 
     def faults(self) -> Mapping[str, str]:
@@ -58,15 +57,10 @@ class HostAgent:
 
 class _Device:
     def __init__(
-        self,
-        spec: AgentSpec,
-        writer: LedgerWriter,
-        relays: Relays | None,
-        make_engine: Callable[[EngineSpec], EngineProcess],
+        self, spec: AgentSpec, writer: LedgerWriter, via: Via, make_engine: Callable[[EngineSpec], EngineProcess]
     ) -> None:
         self.agent: DeviceAgent | None = None
-        self._spec, self._writer, self._make_engine = spec, writer, make_engine
-        self._via = straight if relays is None else relays.via
+        self._spec, self._writer, self._via, self._make_engine = spec, writer, via, make_engine
         self._failed: str | None = "its agent is being started"
         self._stopping = threading.Event()
         self._leave = False

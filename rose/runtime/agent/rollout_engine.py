@@ -46,18 +46,35 @@ _NOT_STARTED = (UserError, OSError, psutil.Error, http.client.HTTPException, Val
 def rollout_event(
     spec: AgentSpec, action: EngineAction, pid: int | None, *, duration_ns: int | None = None, reason: str | None = None
 ) -> Engine:
-    engine = spec.rollout
-    assert engine is not None, "a device without a rollout engine has no events of one"
     note = described(spec.page, "rollout") or Attachment(role="rollout", pid=0)
+    return engine_event(spec, note, action, pid, duration_ns=duration_ns, reason=reason)
+
+
+def engine_event(
+    spec: AgentSpec,
+    note: Attachment,
+    action: EngineAction,
+    pid: int | None,
+    *,
+    duration_ns: int | None = None,
+    reason: str | None = None,
+) -> Engine:
+    """Return an event of the engine that `note` describes."""
+    engine_id, model = spec.serving_engine_id, note.model or spec.serving_model
+    bytes_per_token = spec.serving_kv_bytes_per_token
+    if note.role == "rollout":
+        assert spec.rollout is not None, "a device without a rollout engine has no events of one"
+        engine_id, model = spec.rollout.engine_id, spec.rollout.model_name
+        bytes_per_token = spec.rollout_kv_bytes_per_token
     return Engine(
         at_us=spec.anchor.now_us(),
         device_id=spec.device.id,
-        engine_id=engine.engine_id,
+        engine_id=engine_id,
         action=action,
-        role="rollout",
-        model=engine.model_name,
+        role=note.role,
+        model=model,
         pid=pid,
-        kv_bytes=note.kv_tokens * spec.rollout_kv_bytes_per_token or None,
+        kv_bytes=note.kv_tokens * bytes_per_token or None,
         duration_ns=duration_ns,
         memory_mechanism=note.memory_mechanism or None,
         compute_mechanism=note.compute_mechanism or None,

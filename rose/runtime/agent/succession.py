@@ -40,12 +40,10 @@ def recorded_run(staging: Path) -> str:
 
 
 def kept_anchor(page: Path, run_id: str) -> Anchor | None:
-    try:
+    with suppress(OSError, ValueError, LookupError, TypeError):
         kept = json.loads(_anchor_file(page).read_text())
         if kept["boot_id"] == boot_id() and kept["run_id"] == run_id:
             return Anchor(int(kept["utc_minus_monotonic_ns"]))
-    except (OSError, ValueError, LookupError, TypeError):
-        pass
     return None
 
 
@@ -67,11 +65,8 @@ def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: A
 
 
 def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Predecessor | None:
-    with _reading(ledger, f"the accounted time of device {device_id}") as connection:
-        known = _known(connection, run_id, device_id)
-        if known is None:
-            return None
-        until_ns, _, joined, train_run_id = known
+    with _reading(ledger, f"how far device {device_id} is accounted for") as connection:
+        until_ns, _, joined, train_run_id = _known(connection, run_id, device_id) or (0, 0, False, "")
         if not joined:
             return None
         since = {"run_id": run_id, "device_id": device_id, "until_ns": until_ns}

@@ -6,8 +6,8 @@ import dataclasses
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from rose.events import Engine, Record, StepTime
-from rose.runtime.agent.rollout_engine import EngineAction
+from rose.events import Record, StepTime
+from rose.runtime.agent.rollout_engine import EngineAction, engine_event
 from rose.runtime.coserving.attachment import Attachment, described
 from rose.runtime.coserving.meter.hardware import elsewhere
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
@@ -87,22 +87,7 @@ class ServingWatch:
             self._tell("died" if busy else "detached", attached, "it was serving requests" if busy else None)
 
     def _tell(self, action: EngineAction, attached: Attachment, reason: str | None) -> None:
-        spec = self._spec
-        self._record(
-            Engine(
-                at_us=spec.anchor.now_us(),
-                device_id=spec.device.id,
-                engine_id=spec.serving_engine_id or f"{spec.device.id}-serving",
-                action=action,
-                role="serving",
-                model=attached.model or spec.serving_model,
-                pid=attached.pid,
-                kv_bytes=attached.kv_tokens * spec.serving_kv_bytes_per_token or None,
-                memory_mechanism=attached.memory_mechanism or None,
-                compute_mechanism=attached.compute_mechanism or None,
-                reason=reason,
-            )
-        )
+        self._record(engine_event(self._spec, attached, action, attached.pid, reason=reason))
 
 
 class StepTimeWatch:

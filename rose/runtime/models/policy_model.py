@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn import functional
 
+from rose.runtime.platform import cpu
 from rose.runtime.rollout import vocabulary
 
 
@@ -58,67 +58,14 @@ class PolicyShape:
         return shape
 
 
-class Attention(nn.Module):
-    def __init__(self, shape: PolicyShape) -> None:
-        super().__init__()
-        self.heads, self.kv_heads = shape.num_attention_heads, shape.num_key_value_heads
-        self.head_dim = shape.head_dim
-        self.q_proj = nn.Linear(shape.hidden_size, self.heads * self.head_dim, bias=False)
-        self.k_proj = nn.Linear(shape.hidden_size, self.kv_heads * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(shape.hidden_size, self.kv_heads * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, shape.hidden_size, bias=False)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        q = _rotate(self.q_proj(x).view(batch, length, self.heads, self.head_dim).transpose(1, 2), cos, sin)
-        k = _rotate(self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2), cos, sin)
-        v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        repeats = self.heads // self.kv_heads
-        k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
-        return merged
-
-
-class MLP(nn.Module):
-    def __init__(self, shape: PolicyShape) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
-
-
-class Layer(nn.Module):
-    def __init__(self, shape: PolicyShape) -> None:
-        super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
-        self.self_attn = Attention(shape)
-        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
-        self.mlp = MLP(shape)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return out
-
-
-class Backbone(nn.Module):
-    def __init__(self, shape: PolicyShape) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
-        self.norm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
-
-
 class Policy(nn.Module):
     def __init__(self, shape: PolicyShape, seed: int = 0) -> None:
         super().__init__()
+        cpu.define_torchvision()
+        from transformers import LlamaConfig, LlamaModel
+
         self.shape = shape
-        self.model = Backbone(shape)
+        self.model = LlamaModel(LlamaConfig(**shape.config()))
         self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
         if shape.tie_word_embeddings:  # Then a checkpoint has no `lm_head.weight`.
             self.lm_head.weight = self.model.embed_tokens.weight
@@ -132,12 +79,8 @@ class Policy(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return hidden states [batch, length, hidden_size] for int64 `ids` [batch, length], padded on the right."""
-        cos, sin = _rotations(self.shape, ids.shape[1], ids.device)
-        x = self.model.embed_tokens(ids)
-        for layer in self.model.layers:
-            x = layer(x, cos, sin)
-        out: Tensor = self.model.norm(x)
-        return out
+        hidden: Tensor = self.model(ids, use_cache=False).last_hidden_state
+        return hidden
 
     @property
     def device(self) -> torch.device:
@@ -161,19 +104,6 @@ class Policy(nn.Module):
             weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
         policy.load_state_dict(weights)
         return policy.to(device)
-
-
-def _rotations(shape: PolicyShape, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device) / shape.head_dim
-    angles = torch.arange(length, device=device)[:, None] / shape.rope_theta**half
-    angles = torch.cat([angles, angles], -1)
-    return angles.cos(), angles.sin()
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs of elements (i, i + head_dim / 2), as Hugging Face's Llama does."""
-    left, right = x.chunk(2, -1)
-    return x * cos + torch.cat([-right, left], -1) * sin
 
 
 def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: torch.device | str = "cpu") -> Tensor:

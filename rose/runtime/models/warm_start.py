@@ -13,7 +13,8 @@ import numpy as np
 from rose.config import TaskConfig
 from rose.runtime.models.models import once
 from rose.runtime.rollout import vocabulary
-from rose.runtime.rollout.frozenlake import STEPS, Episode, distances, seed_of
+from rose.runtime.rollout.frozenlake import STEPS, FrozenLake, distances, seed_of
+from rose.runtime.rollout.trajectory import Transcript
 
 RECIPE = 2  #: Raise it when equal settings give another checkpoint.
 
@@ -74,15 +75,17 @@ def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], de
     vocabulary.save_tokenizer(folder)
 
 
-def play(settings: WarmStart, number: int, luck: np.random.Generator) -> Episode:
-    episode = Episode(settings.task, seed_of(_STREAM, settings.seed, number), slip_seed=number)
-    lake = episode.lake
+def play(settings: WarmStart, number: int, luck: np.random.Generator) -> Transcript:
+    lake, game = FrozenLake(settings.task, slip_seed=number), Transcript()
+    observation = lake.reset(seed_of(_STREAM, settings.seed, number))
     steps_left = distances(lake.board)
-    while not episode.done:
+    while not lake.terminated and game.turns < settings.task.turns_max:
+        game.read(observation)
         row, col = lake.position
         distances_after = [steps_left.get((row + down, col + right), len(steps_left)) for down, right in STEPS]
         best = [move for move in range(len(STEPS)) if distances_after[move] == min(distances_after)]
         move = int(luck.integers(len(STEPS)) if luck.random() < settings.noise else luck.choice(best))
         output = [*lake.around(), vocabulary.MOVES[move], vocabulary.EOT]
-        episode.apply(output, [0.0] * len(output), [0] * len(output))
-    return episode
+        game.write(output, [0.0] * len(output), [0] * len(output))
+        observation, *_ = lake.step(output)
+    return game

@@ -10,7 +10,6 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_m
 
 from rose.config import TaskConfig
 from rose.runtime.rollout import vocabulary as v
-from rose.runtime.rollout.trajectory import Transcript
 
 MAX_NEW_TOKENS = 8  #: Maximum tokens of a turn, with slack for a rambling policy.
 
@@ -65,28 +64,6 @@ class FrozenLake:
         if self.position == meant:
             return v.MOVED, float(reward)
         return v.BLOCKED if self.position == (row, col) else v.SLIPPED, float(reward)
-
-
-class Episode(Transcript):
-    """A game with its transcript, for a policy in this process."""
-
-    def __init__(self, task: TaskConfig, seed: int, slip_seed: int = 0) -> None:
-        super().__init__()
-        self.lake = FrozenLake(task, slip_seed)
-        self.reward = 0.0
-        self._turns_max = task.turns_max
-        self.read(self.lake.reset(seed))
-
-    @property
-    def done(self) -> bool:
-        return self.lake.terminated or self.turns >= self._turns_max
-
-    def apply(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
-        self.write(output_ids, logprobs, versions)
-        observation, reward, _, _ = self.lake.step(output_ids)
-        self.reward += reward
-        if not self.done:
-            self.read(observation)
 
 
 def parse(output_ids: Sequence[int]) -> int | None:

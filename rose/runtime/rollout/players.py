@@ -78,9 +78,8 @@ class Players:
     """Plays games of the run at `address` until the context ends. `checkpoint` has the tokenizer for text."""
 
     def __init__(self, address: RunAddress, task: Task, checkpoint: Path | None, temperature: float) -> None:
-        self._task, rules = task, task.rules(checkpoint)
-        self._rules = rules
-        self._sampling = sampling_params(task, rules, temperature)
+        self._task, self._rules = task, task.rules(checkpoint)
+        self._sampling = sampling_params(task, self._rules, temperature)
         self._over: queue.SimpleQueue[Future[Played]] = queue.SimpleQueue()
         self._repeated = itertools.count(1)
         self._background = BackgroundTurns(address)

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TypedDict
 
 from rose.clock import both_ns, monotonic_ns
 from rose.errors import did_you_mean
@@ -29,6 +30,15 @@ from rose.runtime.scheduling.workers import InFlight, Worker, WorkerTable
 from rose.transfer.wire.origin_rules import STRICT, OriginRules
 
 TICK_S, CALM_TICK_S = 0.1, 0.25  # Seconds between calls of `pass_time` with waiting turns, and without.
+
+
+class ControllerOptions(TypedDict, total=False):
+    models: Sequence[str]
+    state: Path | None
+    writer: LedgerWriter | None
+    fleet_run_id: str | None
+    devices: Mapping[str, str] | None
+    origins: OriginRules
 
 
 class Controller:
@@ -184,7 +194,7 @@ class Controller:
         self.queue.dispatch(now)
         self._assess(now)
         try:
-            while not device.answers.due(heartbeat.seen, self._reply(heartbeat)):
+            while not device.lacks(self._reply(heartbeat), heartbeat.seen):
                 if (left_s := (deadline - monotonic_ns()) / 1e9) <= 0 or self._stopping:
                     break
                 try:
@@ -193,7 +203,7 @@ class Controller:
                     break
         finally:
             self.workers.answered(heartbeat, monotonic_ns())
-        return device.answers.give(heartbeat.seen, self._reply(heartbeat))
+        return device.answer(self._reply(heartbeat), heartbeat.seen)
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
         drained = heartbeat.device_id in self.drained

@@ -42,22 +42,6 @@ class Demand:
         return {engine_id: value for engine_id, (value, _) in self._recent.items()}
 
 
-class Answers:
-    """Numbers the answers to a device. Numbers begin at the current time, so they also rise after a restart."""
-
-    def __init__(self) -> None:
-        self._last: HeartbeatReply | None = None
-
-    def due(self, seen: int, reply: HeartbeatReply) -> bool:
-        return self._last is None or self._last.seq != seen or differs(reply, self._last)
-
-    def give(self, seen: int, reply: HeartbeatReply) -> HeartbeatReply:
-        if self._last is None or self.due(seen, reply):
-            number = utc_us() if self._last is None else self._last.seq + 1
-            self._last = reply.model_copy(update={"seq": number})
-        return reply.model_copy(update={"seq": self._last.seq})
-
-
 @dataclass(slots=True)
 class Device:
     """A device as its agent last reported it. Times are monotonic ns of the controller's host."""
@@ -71,7 +55,6 @@ class Device:
     serving_ns: int = 0
     observed_ns: int = 0
     engine_ids: tuple[str, ...] = ()
-    answers: Answers = field(default_factory=Answers)
     clock_steps: int = 0
     _anchors_ns: tuple[int, int] | None = None
     _offsets_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
@@ -79,6 +62,17 @@ class Device:
     _recorded: Clock | None = None  # The last recorded event.
     _was_set: bool = False  # Whether either clock was set since.
     _moved_ns: int | None = None  # The time of the last recorded drift.
+    _answer: HeartbeatReply | None = None  # The last answer.
+
+    def lacks(self, reply: HeartbeatReply, seen: int) -> bool:
+        return self._answer is None or self._answer.seq != seen or differs(reply, self._answer)
+
+    def answer(self, reply: HeartbeatReply, seen: int) -> HeartbeatReply:
+        """Return the reply with its number. The first number is the time, so numbers also rise after a restart."""
+        if self._answer is None or self.lacks(reply, seen):
+            number = utc_us() if self._answer is None else self._answer.seq + 1
+            self._answer = reply.model_copy(update={"seq": number})
+        return reply.model_copy(update={"seq": self._answer.seq})
 
     @property
     def clock_offset_ns(self) -> int | None:

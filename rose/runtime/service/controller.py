@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from rose.runtime.models import models
 from rose.runtime.scheduling.messages import Terms
 from rose.runtime.service import memory, process
 from rose.runtime.service.fabric import GcsWatch
+from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.process import STOPPING, Report, log_to
 from rose.tokens import of_secret
 
@@ -31,13 +31,8 @@ class ControllerPlan:
     config: FleetConfig
     run_id: str
     port: int
-    state: Path
-    logs: Path
-    ledger: Path
-    host: str = ""
     agent_token: str = field(default="", repr=False)
     host_tokens: dict[str, str] = field(default_factory=dict, repr=False)  # By host: the secret for its events.
-    cores: tuple[int, ...] = ()
 
 
 class ControllerActor:
@@ -45,9 +40,10 @@ class ControllerActor:
 
     def __init__(self, plan: ControllerPlan | str) -> None:
         self._plan = plan = process.load(ControllerPlan, plan)
+        self._memory = FleetMemory(plan.config)
+        self._host = places.hosts(plan.config)[0]
         self._doing = "starting"
-        self._stopped = threading.Event()
-        log = plan.logs / "controller.log"
+        log = self._memory.folder / "logs" / "controller.log"
         self._say = log_to(log)
         self._loop = uvloop.new_event_loop()
         self._ending = asyncio.Event()
@@ -66,7 +62,7 @@ class ControllerActor:
 
     def _give_way(self) -> None:
         try:
-            os.sched_setaffinity(0, self._plan.cores or os.sched_getaffinity(0))
+            os.sched_setaffinity(0, self._host.cores or os.sched_getaffinity(0))
             os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
         except OSError as error:
             self._say(f"cannot change its cores and niceness: {error}")
@@ -74,7 +70,7 @@ class ControllerActor:
     def _terms(self) -> dict[str, Terms]:
         config = None
         try:
-            if (remembered := memory.read(self._plan.state.parent)) is not None:
+            if (remembered := self._memory.read()) is not None:
                 config = memory.recorded(remembered)
         except memory.MemoryUnreadableError as error:
             self._say(f"uses the settings with which the fleet was started: {error}")
@@ -85,12 +81,15 @@ class ControllerActor:
 
         if not ray.is_initialized():  # A test without Ray.
             return lambda: None
-        return GcsWatch(ray.get_runtime_context().gcs_address, self._plan.host or "this host").fault
+        return GcsWatch(
+            ray.get_runtime_context().gcs_address, places.ledger_host(self._plan.config) or "this host"
+        ).fault
 
     async def _run(self) -> None:
         from rose.runtime.scheduling.gateway import Gateway
 
-        plan = self._plan
+        plan, ledger = self._plan, places.ledger(self._plan.config)
+        name = writer_name(places.ledger_host(plan.config), "controller")
         self._give_way()
         config, ray_fault = plan.config.gateway, self._ray_fault()
         host_tokens = [of_secret(host, token, ("append",), (f"{host}.*",)) for host, token in plan.host_tokens.items()]
@@ -98,21 +97,21 @@ class ControllerActor:
             gateway: Gateway | None = None
             writer: LedgerWriter | None = None
             try:
-                writer = LedgerWriter.open(plan.ledger, writer_name(plan.host, "controller"), plan.run_id)
+                writer = LedgerWriter.open(ledger, name, plan.run_id)
                 gateway = Gateway(
                     config.host,
                     plan.port,
                     config.token,
                     plan.config.coserving.policy,
                     models=[rollout.model for rollout in plan.config.rollouts.values()],
-                    state=plan.state,
+                    state=self._memory.controller,
                     writer=writer,
                     fleet_run_id=plan.run_id,
                     agent_token=plan.agent_token,
                     tokens_file=config.tokens,
                     host_tokens=host_tokens,
                     # Without a token every local user could read it.
-                    ledger=plan.ledger if config.token or config.tokens else None,
+                    ledger=ledger if config.token or config.tokens else None,
                     devices=places.hosts_by_device(plan.config),
                     origins=places.origin_rules(plan.config),
                     checkpoint=self._checkpoint,

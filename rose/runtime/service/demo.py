@@ -18,8 +18,8 @@ from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime import places, preflight
 from rose.runtime.errors import DeploymentError
+from rose.runtime.host_plan import HostPlan
 from rose.runtime.service import local_ray, owner
-from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.process import log_to
 from rose.runtime.service.up import Fleet, Say, down, up

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from rose.errors import UserError
@@ -62,10 +63,9 @@ class Fabric:
         return {name for node in _ray().nodes() if node["NodeID"] == node_id for name in node["Resources"]}
 
     def find(self, name: str) -> Any | None:
-        try:
+        with suppress(ValueError):
             return _ray().get_actor(name, namespace=self._namespace)
-        except ValueError:
-            return None
+        return None
 
     def place(self, name: str, cls: type, *arguments: object, resource: str) -> Any:
         """Return the actor with this name. Start it if it is missing. Ray restarts it until `end` is called."""
@@ -112,11 +112,9 @@ def _ray() -> Any:
 
 def listens(address: str) -> bool:
     host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
-    except (OSError, OverflowError):
-        return False
-    return True
+    with suppress(OSError, OverflowError), socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
+        return True
+    return False
 
 
 class GcsWatch:

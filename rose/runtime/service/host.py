@@ -11,7 +11,6 @@ from functools import partial
 from typing import IO
 
 from rose import private_files
-from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.ledger.hosts.forward import Forwarder, Progress
@@ -27,15 +26,15 @@ from rose.runtime.agent.weights.relays import Relays
 from rose.runtime.engines.door import Door
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.fleet import FleetPlan, host_cores, writer_name
+from rose.runtime.host_plan import HostPlan
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.models import models
 from rose.runtime.models.models import weights_bytes
 from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.service import owner, process
-from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.memory import engines_token
 from rose.runtime.service.process import STOPPING, Report
-from rose.runtime.serving import ServingEngines
+from rose.runtime.serving import AttachedEngine
 
 _LOOK_S = 0.5
 _AGAIN_S = 5.0
@@ -122,7 +121,7 @@ class HostRunner:
         self._writer: LedgerWriter | None = None
         self._forwarder: Forwarder | None = None
         #: By device: its serving engine, and why it is not attached.
-        self._serving: dict[str, ServingEngines] = {}
+        self._serving: dict[str, AttachedEngine] = {}
         self._unattached: dict[str, str] = {}
         self._attaching: list[threading.Thread] = []
         self._own_serving = OwnServing(plan)
@@ -210,9 +209,7 @@ class HostRunner:
             self._tend()
             urls = self._own_serving.look()
         attached = [
-            device
-            if device.serving_url is not None or device.pool != "serving"
-            else device.model_copy(update={"serving_url": urls[device.id]})
+            device.model_copy(update={"serving_url": urls[device.id]}) if device.id in urls else device
             for device in own.device
         ]
         self._agent = HostAgent(writer, self._specs(attached), self._relays(), self._make_engine)
@@ -237,7 +234,7 @@ class HostRunner:
             self._forwarder.start()
         return self._writer
 
-    def _attach(self, device_id: str, serving: ServingEngines) -> None:
+    def _attach(self, device_id: str, serving: AttachedEngine) -> None:
         """Keep a device's serving engine attached to the device's page."""
         while not self._stopping.wait(_LOOK_S):
             if (agent := self._agent) is None or agent.agent(device_id) is None:
@@ -267,9 +264,9 @@ class HostRunner:
         return "; ".join([*progress.problems.values(), *filter(None, [progress.stopped])]) or None
 
     def _jobs(self) -> list[jobs.Job]:
-        if self._forwarder is not None:
-            return jobs.ledger_jobs()
-        return jobs.ledger_jobs(**self.plan.config.archive.model_dump())
+        archive = {} if self._forwarder is not None else self.plan.config.archive.model_dump()
+        settings = jobs.Settings(**{f"archive_{name}": value for name, value in archive.items()})
+        return jobs.ledger_jobs(settings)
 
     def _say_failed(self, run: jobs.JobRun) -> None:
         if run.status == "failed":
@@ -298,25 +295,19 @@ class HostRunner:
         self._progress("looking for the models")
         memory = MemoryPlan.resolve(own, self._progress)
         fleet = FleetPlan(
+            host=plan,
             memory=memory,
-            run_id=plan.run_id,
-            anchor=Anchor.take(),
-            folder=plan.memory,
-            logs=plan.logs,
-            gateway_url=plan.controller_url,
             door=None if plan.address is None else Door(plan.address, engines_token(plan.state)),
             fork_server=owner.fork_server(plan),
             free_bytes=owner.free_bytes(memory, plan.memory / _FREE),
             orphan_s=600.0,
         )
-        serving = {device.id: fleet.serving(device) for device in devices}
         self._serving = {
-            device.device_id: ServingEngines([device], say=self._say)
-            for device in serving.values()
-            if device is not None
+            device.id: AttachedEngine(device.serving_url, fleet.page(device))
+            for device in devices
+            if device.serving_url is not None
         }
-        specs = [fleet.agent_spec(device, serving[device.id]) for device in devices]
-        return [replace(spec, host=plan.host, agent_token=plan.agent_token, host_facts=self.facts) for spec in specs]
+        return [replace(fleet.agent_spec(device), host_facts=self.facts) for device in devices]
 
     def _relays(self) -> Relays:
         config, host, budget_bytes = self.plan.config, self.plan.host, 4 << 30

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,8 +33,7 @@ class Remembered:
     gateway_token: str | None = None
     agent_token: str = ""
     tokens: dict[str, str] = field(default_factory=dict)  # By host, except the first: the secret for its events.
-    recorded: bool = False
-    config_json: str = ""  # The fleet file as recorded in the ledger, as JSON.
+    config_json: str = ""  # The fleet file as recorded in the ledger, as JSON; empty: not recorded yet.
     placed: dict[str, str] = field(default_factory=dict)  # Host of each present or former device.
     kept: bool = False
     ray_address: str = ""  # Address of its Ray cluster; empty: the first host's own Ray.
@@ -155,12 +154,11 @@ def recorded(remembered: Remembered) -> FleetConfig | None:
     """Return the fleet file of the fleet run, or None if this version of ROSE cannot read it."""
     from rose.config import FleetConfig
 
-    try:
+    with suppress(ValueError, KeyError):
         file = json.loads(remembered.config_json)
         file["gateway"]["token"] = remembered.gateway_token
         return FleetConfig.model_validate(file)
-    except (ValueError, KeyError):
-        return None
+    return None
 
 
 def changes(recorded_config: FleetConfig, now: FleetConfig) -> list[str]:

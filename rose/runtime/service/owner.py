@@ -15,22 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from rose import private_files
-from rose.clock import Anchor
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.files.layout import is_locked
 from rose.runtime import places, preflight
-from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import leftovers, ports
 from rose.runtime.engines.adoption import DetachedProcess
 from rose.runtime.engines.forkserver import ForkServer
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import AddressInUseError, EngineProcess, EngineSpec
 from rose.runtime.errors import DeploymentError
 from rose.runtime.fleet import FleetPlan, host_cores
+from rose.runtime.host_plan import HostPlan
 from rose.runtime.memory_plan import MemoryPlan
-from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.process import log_to
-from rose.runtime.serving import ServingDevice, ServingEngines
 
 _PLAN, _RECORD, _LOCK = "serving.plan.json", "serving.json", "serving.lock"
 _FREE = "serving.free.json"  # In the folder of pages: free GPU bytes before the first engine.
@@ -150,10 +147,6 @@ def _last_record(state: Path) -> dict[str, Any]:
     return {}
 
 
-def _port(url: str) -> int:
-    return int(url.rsplit(":", 1)[1])
-
-
 class _Owner:
     def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess]) -> None:
         self._plan = plan
@@ -166,7 +159,8 @@ class _Owner:
             ports.claim(port)
         self._making = threading.Lock()
         self._fleet: FleetPlan | None = None
-        self._devices: dict[str, ServingDevice] = {}
+        self._specs: dict[str, EngineSpec] = {}
+        self._starting: dict[str, EngineProcess] = {}
         self._failures: dict[str, str] = {}
         self._fork_server: ForkServer | None = None
         self._unwritten: str | None = None
@@ -191,9 +185,12 @@ class _Owner:
         for thread in threads:
             while thread.is_alive():
                 thread.join(_LOOK_S)
-                if self._stopping.is_set() and self._fork_server is not None:
-                    # An engine may wait minutes for a loading fork server.
-                    self._fork_server.stop()
+                if self._stopping.is_set():
+                    # An engine may wait minutes for a loading fork server, or load for minutes itself.
+                    if self._fork_server is not None:
+                        self._fork_server.stop()
+                    for engine in list(self._starting.values()):
+                        engine.kill()
                 with self._lock:
                     if self._unwritten is not None:
                         self._write()
@@ -203,73 +200,64 @@ class _Owner:
     def _serve(self, device_id: str) -> None:
         while not self._stopping.is_set():
             try:
-                self._live(self._device(device_id))
-            except KeyboardInterrupt:
-                pass
+                self._live(device_id)
             except Exception as error:
+                if self._stopping.is_set():
+                    return
                 text = str(error) if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {error}"
                 self._say(f"{device_id}: {text}")
                 self._tell(device_id, None, text)
                 self._stopping.wait(_AGAIN_S)
 
-    def _live(self, device: ServingDevice) -> None:
-        device_id = device.device_id
-        engines = ServingEngines([device], say=self._say, make=self._make_engine)
+    def _live(self, device_id: str) -> None:
+        spec = self._spec(device_id)
+        engine = self._starting[device_id] = self._make_engine(spec)
         try:
-            engines.launch()
-            engines.wait_ready(self._tend)
-            self._tell(device_id, engines.url(device_id), None)
+            engine.launch()
+            engine.wait_ready()
+            engine.settle()
+            del self._starting[device_id]
+            self._tell(device_id, spec, None)
             while not self._stopping.wait(_LOOK_S):
-                engines.check()
+                if not engine.alive:
+                    raise DeploymentError(f"{spec.engine_id} died. See {spec.log}:\n{engine.log_tail()}")
+        except AddressInUseError:
+            if (elsewhere := spec.elsewhere()) is None:
+                raise
+            self._specs[device_id] = elsewhere
+            taken = f"port {spec.port} of serving on {device_id} was taken"
+            self._say(f"{taken}: it is started again at {elsewhere.url}")
         finally:
-            self._devices[device_id] = self._at(device, _port(engines.url(device_id)))
-            engines.stop()
+            engine.stop()
 
-    def _device(self, device_id: str) -> ServingDevice:
-        """Return the device with its engine's settings. One device at a time claims ports and GPU memory."""
+    def _spec(self, device_id: str) -> EngineSpec:
+        """Return how to start a device's engine. One device at a time claims ports and GPU memory. A port that clients
+        know does not change."""
         with self._making:
-            if device_id not in self._devices:
-                if self._fleet is None:
-                    self._fleet = self._plan_fleet()
+            if device_id not in self._specs:
+                self._fleet = self._fleet or self._plan_fleet()
                 own = self._plan.own
-                device = self._fleet.serving(next(device for device in own.device if device.id == device_id))
-                assert device is not None
-                assert device.spec is not None
-                # Like the server of another owner, it has no page.
-                spec = replace(device.spec, plugin=PluginSettings("serving", None))
+                spec = self._fleet.serving(next(device for device in own.device if device.id == device_id))
                 port = self._ports.get(device_id, spec.port) if spec.any_port else spec.port
-                self._devices[device_id] = self._at(replace(device, spec=spec), port)
-            return self._devices[device_id]
-
-    def _at(self, device: ServingDevice, port: int) -> ServingDevice:
-        """Return the device with its engine at `port`. A port that clients know does not change."""
-        assert device.spec is not None
-        spec = replace(device.spec, port=port, any_port=device.spec.any_port and device.device_id not in self._ports)
-        return replace(device, url=spec.url, spec=spec)
+                self._specs[device_id] = replace(spec, port=port)
+        spec = self._specs[device_id]
+        return replace(spec, any_port=spec.any_port and device_id not in self._ports)
 
     def _plan_fleet(self) -> FleetPlan:
         plan = self._plan
         memory = MemoryPlan.resolve(plan.own, self._say)
         return FleetPlan(
+            host=plan,
             memory=memory,
-            run_id=plan.run_id,
-            anchor=Anchor.take(),
-            folder=plan.memory,
-            logs=plan.logs,
-            gateway_url="",
             fork_server=None if self._fork_server is None else self._fork_server.path,
             free_bytes=free_bytes(memory, plan.memory / _FREE),
         )
 
-    def _tend(self) -> None:
-        if self._stopping.is_set():
-            raise KeyboardInterrupt
-
-    def _tell(self, device_id: str, url: str | None, why_not: str | None) -> None:
+    def _tell(self, device_id: str, spec: EngineSpec | None, why_not: str | None) -> None:
         with self._lock:
-            if url is not None:
-                self._urls[device_id] = url
-                self._ports[device_id] = _port(url)
+            if spec is not None:
+                self._urls[device_id] = spec.url
+                self._ports[device_id] = spec.port
             self._failures.pop(device_id, None)
             if why_not is not None:
                 self._failures[device_id] = why_not

@@ -4,7 +4,9 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections import Counter
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 from rose import config as configuration
@@ -16,8 +18,8 @@ from rose.runtime import places
 from rose.runtime.coserving.leases.leasing import lease_id_of
 from rose.runtime.coserving.page import ArbiterPage, PageError
 from rose.runtime.fleet import host_cores, writer_name
+from rose.runtime.host_plan import HostPlan
 from rose.runtime.service import owner
-from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace
@@ -50,7 +52,7 @@ async def replay(config: FleetConfig) -> None:
             )
             # Prompts differ by device and start, and so miss prefix caches.
             seed = config.traffic.seed + number + 1_000 * (os.getpid() % 1_000)
-            lease_at = _LeaseAt(plan, device.id).read
+            lease_at = partial(_lease_at, plan, device.id)
             fitted = fit(trace, config.traffic)
             replays.append(Replay(fitted, target, promised, writer.record, lease_at=lease_at, seed=seed, repeat=True))
         await _until_stopped(replays)
@@ -68,26 +70,16 @@ async def _until_stopped(replays: list[Replay]) -> None:
         loop.add_signal_handler(number, stop)
     with suppress(asyncio.CancelledError):
         await running
-    completed, failed = (sum(getattr(replay.counts, name) for replay in replays) for name in ("completed", "failed"))
-    echo(f"{completed} requests completed, {failed} failed", err=True)
+    outcomes = sum((replay.outcomes for replay in replays), Counter[str]())
+    echo(f"{outcomes['completed']} requests completed, {outcomes['failed']} failed", err=True)
 
 
-class _LeaseAt:
-    def __init__(self, plan: HostPlan, device_id: str) -> None:
-        self._plan, self._device_id = plan, device_id
-        self._page: ArbiterPage | None = None
-
-    def read(self) -> str | None:
-        with suppress(PageError, OSError):
-            if self._page is not None and self._page.replaced():
-                self._page.close()
-                self._page = None
-            if self._page is None:
-                self._page = ArbiterPage(self._plan.memory / self._device_id / "page")
-            lease = self._page.lease()
-            if lease.expires_ns > monotonic_ns():
-                return lease_id_of(self._plan.run_id, self._device_id, lease.number)
-        return None
+def _lease_at(plan: HostPlan, device_id: str) -> str | None:
+    with suppress(PageError, OSError), closing(ArbiterPage(plan.memory / device_id / "page")) as page:
+        lease = page.lease()
+        if lease.expires_ns > monotonic_ns():
+            return lease_id_of(plan.run_id, device_id, lease.number)
+    return None
 
 
 def main() -> None:

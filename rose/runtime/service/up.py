@@ -14,13 +14,13 @@ from rose.runtime import places, preflight
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import fleet_event, writer_name
+from rose.runtime.host_plan import HostPlan
 from rose.runtime.scheduling.runs.recorder import close_runs, record_due
 from rose.runtime.service import local_ray, memory, process
 from rose.runtime.service.console import find
 from rose.runtime.service.controller import ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric, UnreachableError, listens
 from rose.runtime.service.host import HostActor
-from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.memory import FleetMemory, Remembered
 from rose.runtime.service.process import STOPPING, Report
 
@@ -318,10 +318,10 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
         fleet_memory.write(remembered)
         with _writer(config, remembered.run_id) as writer:
             config_json = _without_token(config)
-            if not remembered.recorded or config_json != remembered.config_json:
-                reason = "goes on with a changed fleet file" if remembered.recorded else None
+            if config_json != remembered.config_json:
+                reason = "goes on with a changed fleet file" if remembered.config_json else None
                 writer.record(fleet_event(config, "started", reason))
-        remembered.recorded, remembered.config_json = True, config_json
+        remembered.config_json = config_json
         fleet_memory.write(remembered)
     except OSError as error:
         raise DeploymentError(f"fleet {config.name!r} cannot start: {error}") from None
@@ -329,8 +329,7 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
 
 
 def _writer(config: FleetConfig, run_id: str) -> LedgerWriter:
-    name = writer_name(places.hosts(config)[0].name if config.hosts else config.host, "deployment")
-    return LedgerWriter.open(places.make_ledger(config), name, run_id)
+    return LedgerWriter.open(places.make_ledger(config), writer_name(places.ledger_host(config), "deployment"), run_id)
 
 
 def _names(config: FleetConfig, remembered: Remembered | None) -> list[str]:
@@ -339,19 +338,13 @@ def _names(config: FleetConfig, remembered: Remembered | None) -> list[str]:
 
 
 def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_host: dict[str, Any]) -> list[Part]:
-    hosts, folder = places.hosts(config), places.state_folder(config)
-    first, *other_hosts = hosts
+    first, *other_hosts = hosts = places.hosts(config)
     controller = ControllerPlan(
         config=config,
         run_id=remembered.run_id,
         port=remembered.port or 0,
-        state=FleetMemory(config).controller,
-        logs=folder / "logs",
-        ledger=places.ledger(config),
-        host=first.name if config.hosts else config.host,
         agent_token=remembered.agent_token,
         host_tokens={host.name: remembered.tokens[host.name] for host in other_hosts if host.name in remembered.tokens},
-        cores=tuple(first.cores),
     )
     address = first.address or fabric.node_address
     resource = places.resource(first, address)

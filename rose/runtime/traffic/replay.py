@@ -1,9 +1,10 @@
 """Replays a trace against an OpenAI-compatible endpoint, in an open loop: no request waits for earlier answers."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 
@@ -25,16 +26,6 @@ class Target:
     token: str | None = None
     device_id: str | None = None
     engine_id: str | None = None
-
-
-@dataclass(slots=True)
-class Counts:
-    """Numbers of requests. `due` is the number completed, failed or in flight; `failed` includes `refused`."""
-
-    due: int = 0
-    completed: int = 0
-    failed: int = 0
-    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +50,16 @@ class Replay:
     repeat: bool = False
     in_flight_max: int = 256
     timeout_s: float = 120.0
-    counts: Counts = field(default_factory=Counts)
+    outcomes: Counter[str] = field(default_factory=Counter)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def stop(self) -> None:
         self._stopping.set()
 
-    async def run(self) -> Counts:
-        """Replay until the trace ends or `stop` is called. If this task is cancelled, requests in flight fail."""
+    async def run(self) -> Counter[str]:
+        """Replay until the trace ends or `stop` is called. If this task is cancelled, requests in flight fail.
+        Return the number of requests by outcome."""
         url = f"{self.target.url.rstrip('/')}/v1/completions"
         headers = {} if self.target.token is None else {"Authorization": f"Bearer {self.target.token}"}
         # Waiting for a connection would delay arrivals, and the server may close a kept one.
@@ -87,7 +79,7 @@ class Replay:
                         task.add_done_callback(self._tasks.discard)
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from None
-        return self.counts
+        return self.outcomes
 
     def _calls(self, began_ns: int) -> Iterator[_Call]:
         trace, number = self.fitted.trace, 0
@@ -123,7 +115,6 @@ class Replay:
         return True
 
     async def _send(self, session: aiohttp.ClientSession, url: str, call: _Call) -> None:
-        self.counts.due += 1
         lease_id = self.lease_at()
         arrivals = Arrivals(monotonic_ns())
         reason: str | None = None
@@ -145,16 +136,12 @@ class Replay:
         self._record_end(call, arrivals, lease_id, reason)
 
     def _refuse(self, call: _Call) -> None:
-        self.counts.due += 1
-        self.counts.refused += 1
         reason = f"not sent: {self.in_flight_max} requests already wait for the server"
         self._record_end(call, Arrivals(monotonic_ns()), self.lease_at(), reason)
 
     def _record_end(self, call: _Call, arrivals: Arrivals, lease_id: str | None, reason: str | None) -> None:
-        if reason is None:
-            self.counts.completed += 1
-        else:
-            self.counts.failed += 1
+        outcome: Literal["completed", "failed"] = "completed" if reason is None else "failed"
+        self.outcomes[outcome] += 1
         self.record(
             Request(
                 source="client",
@@ -162,7 +149,7 @@ class Replay:
                 engine_id=self.target.engine_id,
                 lease_id=lease_id,
                 request_id=call.request_id,
-                outcome="completed" if reason is None else "failed",
+                outcome=outcome,
                 prompt_tokens=call.prompt_tokens if arrivals.prompt_tokens is None else arrivals.prompt_tokens,
                 cached_tokens=arrivals.cached_tokens,
                 output_tokens=arrivals.tokens,

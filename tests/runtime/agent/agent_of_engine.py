@@ -3,10 +3,13 @@ from dataclasses import replace
 from rose import config
 from rose.clock import Anchor
 from rose.runtime.agent.agent import AgentSpec, DeviceAgent
-from rose.runtime.agent.weights.sync import straight
 from rose.runtime.policy.slack import Budgets
 
 SECOND = 1_000_000_000
+
+
+def straight(target):
+    return target
 
 
 def agent_spec(folder, gateway_url, rollout, *, pool="serving", kv_bytes=1 << 20, run_id="run", **coserving):
@@ -21,7 +24,6 @@ def agent_spec(folder, gateway_url, rollout, *, pool="serving", kv_bytes=1 << 20
         page=folder / "page",
         staging=folder / "staging",
         rollout=rollout,
-        serving_engine_id="s0",
         serving_model="m",
         serving_kv_bytes_per_token=4,
         gateway_url=gateway_url,

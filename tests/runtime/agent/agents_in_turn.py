@@ -10,10 +10,12 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.agent import agent as agents
 from rose.runtime.agent.agent import DeviceAgent
 from rose.runtime.agent.succession import last_lease, predecessor, same_anchor
+from rose.runtime.agent.weights.relays import Relays
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
-from tests.runtime.agent.agent_of_engine import SECOND, agent_spec
+from rose.transfer.wire.origin_rules import STRICT
+from tests.runtime.agent.agent_of_engine import SECOND, agent_spec, straight
 from tests.runtime.coserving.parties import CONTEXT, OtherParty
 from tests.runtime.coserving.stand_in_engine import LastingEngine, stand_in_spec
 
@@ -24,11 +26,15 @@ SLICE_NS = SECOND * 2 // 5
 def _first_agent(connection, spec, ledger, make):
     agents.SLICE_NS = SLICE_NS
     writer = LedgerWriter.open(ledger, "agent-d0", spec.run_id, flush_interval_s=0.05)
-    agent = DeviceAgent(spec, writer.record, lambda: writer.failure, make)
+    agent = DeviceAgent(spec, writer.record, lambda: writer.failure, make, via=straight)
     agent.start()
     until(lambda: agent._engine.fault is None, 60.0)
     connection.send("started")
     time.sleep(600)
+
+
+def local_relays(folder):
+    return Relays(folder / "relays", 1 << 20, lambda _: "loopback", STRICT)
 
 
 def until(condition, seconds=30.0, every_s=0.01):
@@ -103,6 +109,7 @@ class Host(Recording):
             lambda: self.writer.failure,
             self.make,
             before=before,
+            via=straight,
             last_lease=last_lease(self.ledger, "fleet", "d0"),
         )
         self.agent.start()

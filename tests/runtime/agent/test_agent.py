@@ -14,7 +14,7 @@ from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.policy.lease import DRAINED, WITHHELD
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from rose.runtime.scheduling.messages import Terms
-from tests.runtime.agent.agent_of_engine import SECOND, agent_spec, with_other
+from tests.runtime.agent.agent_of_engine import SECOND, agent_spec, straight, with_other
 from tests.runtime.agent.agents_in_turn import Recording, until
 from tests.runtime.coserving.lending import cut_record
 from tests.runtime.coserving.parties import OtherParty
@@ -29,7 +29,9 @@ class Device(Recording):
         if engine:
             self.spec = with_other(self.spec, "other")
         self.writer = LedgerWriter.open(self.ledger, "agent-d0", "run", flush_interval_s=0.02)
-        self.agent = DeviceAgent(self.spec, self.writer.record, lambda: self.writer.failure, StandInEngine)
+        self.agent = DeviceAgent(
+            self.spec, self.writer.record, lambda: self.writer.failure, StandInEngine, via=straight
+        )
         self.page = ArbiterPage(self.spec.page)
         self.serving = None
 

@@ -12,7 +12,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.agent.host_agent import HostAgent
 from rose.runtime.agent.succession import kept_anchor, predecessor, same_anchor
 from rose.runtime.coserving.page import Party
-from tests.runtime.agent.agents_in_turn import SECOND, Host, Recording, idle_slice, lease_event, until
+from tests.runtime.agent.agents_in_turn import SECOND, Host, Recording, idle_slice, lease_event, local_relays, until
 from tests.runtime.agent.scripted_gateway import ScriptedGateway
 from tests.runtime.coserving.parties import OtherParty
 
@@ -51,7 +51,7 @@ class Trainer(Recording):
             recorded.append(type(event))
 
         self._patch.setattr(self._writer, "record", record_and_keep)
-        self._agent = HostAgent(self._writer, [replace(self._spec, anchor=Anchor.take())])
+        self._agent = HostAgent(self._writer, [replace(self._spec, anchor=Anchor.take())], local_relays(self._folder))
         self._agent.start()
         until(lambda: DeviceSlice in recorded)
         self.close(leave=leave)

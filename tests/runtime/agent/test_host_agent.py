@@ -15,7 +15,7 @@ from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.engines.sglang import EngineError
-from tests.runtime.agent.agents_in_turn import SECOND, Host, Recording, until
+from tests.runtime.agent.agents_in_turn import SECOND, Host, Recording, local_relays, until
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import LastingEngine, stand_in_spec
 
@@ -30,11 +30,11 @@ class TwoDevices(Recording):
         folder.mkdir()
         spec = Host(folder, gateway, engine=stand_in_spec(folder, f"{name}-rollout")).spec
         device = spec.device.model_copy(update={"id": name, "pool": "rollout"})
-        return replace(spec, device=device, serving_engine_id=None)
+        return replace(spec, device=device)
 
     def start(self):
         self.writer = LedgerWriter.open(self.ledger, "agent", "fleet", flush_interval_s=0.05)
-        self.agent = HostAgent(self.writer, self.specs, make_engine=LastingEngine)
+        self.agent = HostAgent(self.writer, self.specs, local_relays(self.folder), LastingEngine)
         self.agent.start()
 
     def only_one_that_is_lent(self, gateway):

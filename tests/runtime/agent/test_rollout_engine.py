@@ -9,13 +9,12 @@ import pytest
 from rose.clock import Anchor, monotonic_ns
 from rose.runtime.agent import rollout_engine
 from rose.runtime.agent.rollout_engine import RolloutEngine
-from rose.runtime.agent.weights.sync import straight
 from rose.runtime.coserving.accounts.accountant import Accountant
 from rose.runtime.coserving.accounts.slices import Assignments
 from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines.adoption import EngineRecord
-from tests.runtime.agent.agent_of_engine import agent_spec, with_other
+from tests.runtime.agent.agent_of_engine import agent_spec, straight, with_other
 from tests.runtime.agent.agents_in_turn import until
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import LastingEngine, StandInEngine, broken, stand_in_spec, taken

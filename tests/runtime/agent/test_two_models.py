@@ -17,7 +17,7 @@ from rose.runtime.models import models
 from rose.runtime.policy import sharing
 from rose.runtime.scheduling.gateway import Gateway
 from tests import programs
-from tests.runtime.agent.agent_of_engine import agent_spec, with_other
+from tests.runtime.agent.agent_of_engine import agent_spec, straight, with_other
 from tests.runtime.conftest import engine_spec
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.scheduling.stand_ins import AGENT_TOKEN
@@ -48,7 +48,7 @@ def url(tmp_path, tiny_policy, chat, fork_server, monkeypatch):
 
     with ExitStack() as stack:
         writer = stack.enter_context(LedgerWriter.open(tmp_path / "ledger", "agent-d0", "run", flush_interval_s=0.1))
-        agent = DeviceAgent(spec, writer.record, lambda: writer.failure)
+        agent = DeviceAgent(spec, writer.record, lambda: writer.failure, via=straight)
         stack.enter_context(programs.in_thread(make))
         stack.enter_context(OtherParty(page, Party.SERVING)).do("page.set_load(load)")
         agent.start()

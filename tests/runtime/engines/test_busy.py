@@ -27,7 +27,7 @@ from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.service.console import ControllerClient
 from tests import programs
 from tests.ledger.conftest import ask
-from tests.runtime.agent.agent_of_engine import agent_spec
+from tests.runtime.agent.agent_of_engine import agent_spec, straight
 from tests.runtime.conftest import until
 from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec
 from tests.runtime.engines.test_sglang import FOREVER_NS, MEMORY, generate, make_spec
@@ -208,7 +208,7 @@ def test_an_owner_reads_how_busy_serving_was_while_turns_wait(engines, tmp_path)
         writer, events = (running.enter_context(LedgerWriter.open(ledger, name, "fleet")) for name in ("c", "a"))
         make = functools.partial(Gateway, "127.0.0.1", port, agent_token=AGENT_TOKEN, writer=writer)
         running.enter_context(programs.in_thread(make))
-        agent = DeviceAgent(spec, events.record, make_engine=StandInEngine)
+        agent = DeviceAgent(spec, events.record, make_engine=StandInEngine, via=straight)
         agent.start()
         running.callback(agent.stop)
         run_id = call("/runs", {"name": "grpo", "model": "stand-in"})["run_id"]

@@ -5,6 +5,9 @@ import numpy as np
 
 from rose.config import TaskConfig
 from rose.runtime.models.warm_start import WarmStart, play, train
+from rose.runtime.rollout import vocabulary
+from rose.runtime.rollout.frozenlake import FrozenLake, seed_of
+from rose.runtime.rollout.trajectory import Transcript
 
 TINY = WarmStart(
     task=TaskConfig(size=3, turns_max=5),
@@ -44,9 +47,15 @@ def test_digest_follows_what_decides_the_weights() -> None:
 def test_the_imitated_player_wins_without_noise_and_less_with_it() -> None:
     settings = WarmStart(task=TaskConfig())
 
+    def reward(game: Transcript, number: int) -> float:
+        lake = FrozenLake(settings.task, slip_seed=number)
+        lake.reset(seed_of(1, settings.seed, number))
+        moves = [token for token, made in zip(game.ids, game.mask, strict=True) if made and token in vocabulary.MOVES]
+        return sum(lake.step([move, vocabulary.EOT])[1] for move in moves)
+
     def share(noise: float) -> float:
         luck = np.random.default_rng(0)
-        return sum(play(replace(settings, noise=noise), number, luck).reward for number in range(100)) / 100
+        return sum(reward(play(replace(settings, noise=noise), number, luck), number) for number in range(100)) / 100
 
     assert share(0.0) == 1.0
     assert share(1.0) < share(0.5) < 0.8

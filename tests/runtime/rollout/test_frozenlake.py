@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.transfer.sampler import Episode
 from rose.config import TaskConfig
 from rose.runtime.rollout import vocabulary as v
-from rose.runtime.rollout.frozenlake import STEPS, Episode, distances, parse
+from rose.runtime.rollout.frozenlake import STEPS, distances, parse
 from rose.runtime.rollout.trajectory import NOT_GENERATED
 
 LEFT, DOWN, RIGHT, UP = v.MOVES

@@ -1,7 +1,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rose.runtime.scheduling.devices import HOLD_NS, Answers, Demand, differs
+from rose.runtime.scheduling.devices import HOLD_NS, Demand, Device, differs
 from rose.runtime.scheduling.messages import HeartbeatReply
 
 engines = st.dictionaries(st.sampled_from("abc"), st.integers(1, 1000))
@@ -38,21 +38,21 @@ def test_what_differs_is_seen_whoever_asks(before, after):
 @example([(WANTS_2, False), (WANTS_1, True), (WANTS_2, True)])
 @given(st.lists(st.tuples(replies, st.booleans())))
 def test_an_agent_that_polls_never_misses_a_change(history):
-    answers, seen, last, numbers = Answers(), 0, None, []
+    device, seen, last, numbers = Device("d", 0, 0), 0, None, []
     for now, arrives in history:
-        if answers.due(seen, now):
-            number = answers.give(seen, now).seq
+        if device.lacks(now, seen):
+            number = device.answer(now, seen).seq
             numbers.append(number)
-            assert not answers.due(number, now)
+            assert not device.lacks(now, number)
             if arrives:  # else the answer was lost on its way
                 seen, last = number, now
         else:
             assert last is not None
             assert not differs(now, last)
-            assert answers.give(seen, now).seq == seen
+            assert device.answer(now, seen).seq == seen
     assert numbers == sorted(numbers)
 
 
 def test_numbers_of_a_gateway_that_comes_back_are_later():
-    first = Answers().give(0, HeartbeatReply())
-    assert Answers().give(0, HeartbeatReply()).seq > first.seq
+    first = Device("d", 0, 0).answer(HeartbeatReply(), 0)
+    assert Device("d", 0, 0).answer(HeartbeatReply(), 0).seq > first.seq

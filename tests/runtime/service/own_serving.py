@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ import psutil
 from rose.config import FleetConfig
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.sglang import EngineProcess, require_free_port
+from rose.runtime.host_plan import HostPlan
 from rose.runtime.service import owner
-from rose.runtime.service.host_plan import HostPlan
 from tests.runtime.coserving.owned_server import Owner, served
-from tests.runtime.coserving.stand_in_engine import broken
+from tests.runtime.coserving.stand_in_engine import broken, taken
 
 SHAPE = {
     "num_attention_heads": 2,
@@ -33,6 +33,7 @@ SHAPE = {
 }
 MODULE = "tests.runtime.service.own_serving"
 _PR_SET_PDEATHSIG = 1
+_held = ExitStack()  # Ports, until the owner ends.
 
 
 def plan_of(folder: Path, controller_url: str = "http://127.0.0.1:9") -> HostPlan:
@@ -84,6 +85,10 @@ def waiting(plan: HostPlan) -> Path:
     return _marked(plan, ".waiting")
 
 
+def taking_port(plan: HostPlan) -> Path:
+    return _marked(plan, ".taking")
+
+
 def _marked(plan: HostPlan, suffix: str) -> Path:
     plan.logs.mkdir(parents=True, exist_ok=True)
     path = (plan.logs / "s-serving.log").with_suffix(suffix)
@@ -96,6 +101,9 @@ class StandInServing(EngineProcess):
         if (wanted := self.spec.log.with_suffix(".waiting")).exists():
             wanted.write_text("it waits for the fork server")
             psutil.wait_procs([one for one in psutil.Process().children() if "600" in one.cmdline()])
+        if (wanted := self.spec.log.with_suffix(".taking")).exists():
+            wanted.rename(wanted.with_suffix(".taken")).write_text(str(self.spec.port))
+            _held.enter_context(taken(self.spec.port))
         require_free_port(self.spec.port, f"engine {self.spec.engine_id}")
         self.spec.log.parent.mkdir(parents=True, exist_ok=True)
         program = ["-c", "raise SystemExit('broken')"]

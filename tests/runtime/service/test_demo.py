@@ -16,7 +16,7 @@ from rose.events import BUCKETS
 from rose.ledger.ledger import Ledger
 from rose.pricing.answers import run_report
 from rose.runtime.coserving.attachment import described
-from rose.runtime.service.host_plan import HostPlan
+from rose.runtime.host_plan import HostPlan
 from tests.ledger.conftest import ask
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]

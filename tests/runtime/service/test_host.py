@@ -24,11 +24,11 @@ from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.engines import adoption
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess
+from rose.runtime.host_plan import HostPlan
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.service import owner
 from rose.runtime.service.host import HostActor, HostRunner
-from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.serving import answers
 from rose.tokens import of_secret
 from tests import programs

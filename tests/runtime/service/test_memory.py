@@ -6,11 +6,11 @@ import pytest
 from rose import config
 from rose.config import ConfigError
 from rose.errors import UserError
-from rose.runtime import places
+from rose.runtime import host_plan, places
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.service import host_plan, memory
+from rose.runtime.host_plan import HostPlan
+from rose.runtime.service import memory
 from rose.runtime.service.host import HostRunner
-from rose.runtime.service.host_plan import HostPlan
 from rose.runtime.service.memory import FleetMemory, Remembered
 from rose.transfer.wire.origin_rules import STRICT, OriginRules
 from tests import strangers

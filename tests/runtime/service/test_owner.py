@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from rose.runtime import serving
+from rose.runtime.host_plan import HostPlan
 from rose.runtime.service import owner
 from rose.runtime.service.host import OwnServing
-from rose.runtime.service.host_plan import HostPlan
 from tests.runtime.conftest import until
 from tests.runtime.service import own_serving
-from tests.runtime.service.own_serving import failing, record, waiting
+from tests.runtime.service.own_serving import failing, record, taking_port, waiting
 
 
 @pytest.fixture
@@ -98,6 +98,16 @@ def test_one_whose_engine_waits_for_a_fork_server_that_still_loads_is_ended_too(
     owner.stop(made)
     assert owners(made) == []
     assert owner.urls(made) == {}
+
+
+def test_an_engine_whose_port_was_taken_is_started_once_more_on_another(made):
+    wanted = taking_port(made)
+    owner.ensure(made)
+    until(serves(made))
+    port, (url,) = wanted.with_suffix(".taken").read_text(), owner.urls(made).values()
+    assert not url.endswith(f":{port}")
+    log = (made.logs / "serving-owner.log").read_text()
+    assert f"port {port} of serving on s was taken: it is started again at {url}" in log
 
 
 @pytest.mark.long

@@ -6,10 +6,13 @@ import sys
 import duckdb
 import pytest
 
+from rose import private_files
+from rose.runtime import places
 from rose.runtime.errors import FolderError
 from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.service import controller, process
 from rose.runtime.service.controller import ControllerActor, ControllerPlan
+from rose.runtime.service.memory import FleetMemory
 from tests import programs
 from tests.runtime.conftest import until
 from tests.runtime.service.fleet_here import fleet
@@ -22,7 +25,7 @@ from tests import programs
 from tests.runtime.service.fleet_here import fleet
 folder = Path(sys.argv[1])
 actor = ControllerActor(ControllerPlan(
-    config=fleet(folder), run_id="r", port=1, state="no path", logs=folder / "logs", ledger=folder / "ledger"
+    config=fleet(folder), run_id="r", port=1, host_tokens="no tokens"
 ))
 time.sleep(60)
 """
@@ -30,7 +33,7 @@ time.sleep(60)
 
 def test_what_nobody_foresaw_ends_the_process_and_is_in_its_log(tmp_path):
     assert programs.run(_CONTROLLER, tmp_path)[0] == 1
-    text = (tmp_path / "logs" / "controller.log").read_text()
+    text = (tmp_path / "state" / "f" / "logs" / "controller.log").read_text()
     assert "Traceback" in text
     assert "Error" in text
 
@@ -100,24 +103,16 @@ TURN = {
 def test_a_controller_whose_port_is_taken_records_no_turn_anew_until_it_is_free(tmp_path, monkeypatch):
     monkeypatch.setattr(controller, "_AGAIN_S", 0.05)
     config = fleet(tmp_path)
-    plan = ControllerPlan(
-        config=config,
-        run_id="fleet",
-        port=config.gateway.port,
-        state=tmp_path / "kept",
-        logs=tmp_path / "logs",
-        ledger=tmp_path / "ledger",
-    )
-    plan.state.mkdir()
-    kept = AnswerStore(plan.state)
+    plan = ControllerPlan(config=config, run_id="fleet", port=config.gateway.port)
+    kept = AnswerStore(private_files.make(FleetMemory(config).controller))
     kept.keep("r", "k", b"", b"{}", json.dumps([TURN]).encode())
     kept.close()
-    log = plan.logs / "controller.log"
+    log = FleetMemory(config).folder / "logs" / "controller.log"
     with socket.create_server((config.gateway.host, plan.port)):
         actor = ControllerActor(plan)
         until(lambda: log.exists() and log.read_text().count("cannot listen on") >= 3)
     until(lambda: not actor.report().doing)
     actor.stop(False)
     until(lambda: not actor._thread.is_alive())
-    rows = f"SELECT count(*) FROM read_parquet('{plan.ledger}/live/*/*/*.parquet') WHERE event_id = 'made/0'"
+    rows = f"SELECT count(*) FROM read_parquet('{places.ledger(config)}/live/*/*/*.parquet') WHERE event_id = 'made/0'"
     assert duckdb.execute(rows).fetchall() == [(1,)]

@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -46,10 +46,6 @@ class Target:
 
 
 Via = Callable[[Target], Target]  # gives the target as a host fetches it
-
-
-def straight(target: Target) -> Target:
-    return target
 
 
 def from_anywhere(target: Target) -> Target:
@@ -307,12 +303,9 @@ class EngineSync:
             self._held_from = target
 
     def _way_to_held(self) -> Target | None:
-        if self._held_from is None:
-            return None
-        try:
-            return self._via(replace(self._held_from, version=self.version))
-        except _NOT_TRIED:
-            return None
+        with suppress(*_NOT_TRIED):
+            return None if self._held_from is None else self._via(replace(self._held_from, version=self.version))
+        return None
 
     def _try(self, target: Target, base: int | None, began: int) -> Sync:
         """Fetch, prepare, commit and acknowledge `target`. Raises TransferError, or RefusedError if weights drifted."""

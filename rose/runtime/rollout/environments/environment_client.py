@@ -9,8 +9,8 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, Protocol
 
 from rose.config import TaskConfig
@@ -75,13 +75,8 @@ class EnvironmentWorkers:
         self._server.wait()
         self._folder.close()
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Playable]:
-        child = _Child(self)
-        try:
-            yield child
-        finally:
-            child.close()
+    def open(self) -> AbstractAsyncContextManager[Playable]:
+        return aclosing(_Child(self))
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Return a connection for a trajectory. A dead server is replaced first. Raises EnvironmentFailedError."""
@@ -119,7 +114,7 @@ class _Child:
         self._workers, self._task = workers, workers.task
         self._writer: asyncio.StreamWriter | None = None
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         if self._writer is not None:
             self._writer.close()
 

@@ -217,14 +217,12 @@ def _token_counts(answer: Answer) -> dict[str, int]:
 
 
 def _is_error(data: bytes) -> bool:
-    try:
+    with suppress(msgspec.MsgspecError, RecursionError):
         return b'"error"' in data and "error" in _EVENT.decode(data)
-    except (msgspec.MsgspecError, RecursionError):
-        return False
+    return False
 
 
 def _engine_message(text: str) -> str:
-    try:
+    with suppress(ValueError, LookupError, TypeError, RecursionError):
         return str(json.loads(text)["error"]["message"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return text
+    return text

@@ -87,7 +87,10 @@ class Paths:
         return handle
 
     async def generate(self, request: Request) -> Response:
-        body = await _json(request)
+        return await self.generate_from(await read(request.receive), request)
+
+    async def generate_from(self, text: bytes, request: Request) -> Response:
+        body = _object(text)
         run = self._service.run_of(request.scope, body.get("model"))
         orders, form = await sglang.read(body, self._service, run, _session(request))
         turns = (self._service, run, orders, form)
@@ -359,7 +362,10 @@ def _session(request: Request) -> str | None:
 
 
 async def _json(request: Request) -> dict[str, Any]:
-    text = await read(request.receive)
+    return _object(await read(request.receive))
+
+
+def _object(text: bytes) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(text or b"{}")  # Unlike `json`, it refuses text that cannot be sent back.
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

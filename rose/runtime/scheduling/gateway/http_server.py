@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope
+from starlette.types import ASGIApp, Receive, Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from rose.http_calls import notice_gone
 from rose.http_limits import ACCEPTS, IDLE_S
 from rose.http_limits.protocol import Connections, LimitedProtocol
+from rose.runtime.scheduling.refusals import RefusedError
 
 BACKLOG = 4096  # All turns of a step may connect at once.
 #: Key in a request's `state`: a function for the client's disconnect.
@@ -93,16 +94,12 @@ class _Protocol(LimitedProtocol):
             gone()
 
 
-class BodyTooLongError(Exception):
-    """The body of a request is longer than REQUEST_BYTES_MAX."""
-
-
 class ClientGoneError(Exception):
     """The client closed the connection before it got its answer."""
 
 
 async def read(receive: Receive) -> bytes:
-    """Return the whole body of a request. Raises BodyTooLongError or ClientGoneError."""
+    """Return the whole body of a request. Raises RefusedError or ClientGoneError."""
     parts: list[bytes] = []
     length, more = 0, True
     while more:
@@ -113,20 +110,8 @@ async def read(receive: Receive) -> bytes:
         more = part.get("more_body", False)
         length += len(parts[-1])
         if length > REQUEST_BYTES_MAX:
-            raise BodyTooLongError
+            raise RefusedError(413, f"a request has at most {REQUEST_BYTES_MAX} bytes: send less at once")
     return b"".join(parts)
-
-
-def again(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that first delivers `body` again."""
-    parts = iter([body])
-
-    async def received() -> Message:
-        for part in parts:
-            return {"type": "http.request", "body": part, "more_body": False}
-        return await receive()
-
-    return received
 
 
 class Client:

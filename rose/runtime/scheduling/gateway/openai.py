@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -374,13 +374,19 @@ async def _make_answer(
         tokens_max = request.max_completion_tokens
     values = {"max_new_tokens": default_tokens if tokens_max is None else tokens_max, **request.sampling()}
     sampling, fields = check_sampling(values | (grammar or {}), "the request"), request.fields()
-    orders = []
-    for ids, number in itertools.product(prompts, range(request.n)):
-        seeded = {} if request.seed is None else {"sampling_seed": request.seed + number}
-        orders.append(TurnOrder(ids=ids, sampling=sampling | seeded, labels=labels, exact=exact, fields=fields))
+    orders: list[TurnOrder] = []
+    for ids in prompts:
+        order = TurnOrder(ids=ids, sampling=sampling, labels=labels, exact=exact, fields=fields)
+        orders += _samples(order, request.n, request.seed)
     check_count(orders)
     texts = await service.texts_or_none(run)
     return OpenAIAnswer(service=service, run=run, request=request, orders=orders, texts=texts)
+
+
+def _samples(order: TurnOrder, count: int, seed: int | None) -> list[TurnOrder]:
+    """Return the orders of `count` samples, each with its own seed."""
+    seeds = [{} if seed is None else {"sampling_seed": seed + number} for number in range(count)]
+    return [replace(order, sampling={**order.sampling, **seeded}) for seeded in seeds]
 
 
 class _TokenSampling(Sampling):
@@ -410,9 +416,6 @@ class TokensRequest(BaseModel):
     session_id: Name | None = None
     weight_version: dict[str, Any] | None = None
     rose: dict[str, Any] | None = None
-
-
-_NOT_SGLANG = {"n", "logprobs", "detokenize", "prompt_logprobs", "bad_words", "routed_experts_prompt_start"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,20 +450,11 @@ class TokenAnswer:
 
 async def read_tokens(request: TokensRequest, service: Service, run: Run, session: str | None) -> TokenAnswer:
     params = request.sampling_params
-    values = params.model_dump(exclude_none=True, exclude=_NOT_SGLANG)
+    values = params.model_dump(exclude_none=True, include={*Sampling.model_fields, "max_tokens"})
     sampling = check_sampling({SGLANG_NAMES.get(name, name): value for name, value in values.items()})
     labels, exact = read_labels(vars(request), session)
     fields = {} if request.cache_salt is None else {"extra_key": request.cache_salt}
     name = request.request_id or uuid.uuid4().hex
-    orders = [
-        TurnOrder(
-            ids=request.token_ids,
-            sampling=sampling if params.seed is None else sampling | {"sampling_seed": params.seed + number},
-            labels=labels,
-            exact=exact,
-            fields=fields,
-            name=name,
-        )
-        for number in range(params.n)
-    ]
+    order = TurnOrder(ids=request.token_ids, sampling=sampling, labels=labels, exact=exact, fields=fields, name=name)
+    orders = _samples(order, params.n, params.seed)
     return TokenAnswer(service=service, run=run, request=request, orders=orders, id=name)

@@ -15,7 +15,7 @@ from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.gateway.http_server import Client, read
 from rose.runtime.scheduling.gateway.service import TURNS_MAX, check_team, of_team, token_of
 from rose.runtime.scheduling.metrics import exposition
-from rose.runtime.scheduling.refusals import error_body
+from rose.runtime.scheduling.refusals import RefusedError, error_body
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import missing, run_status, status, warnings
 from rose.runtime.scheduling.turn_service import Outcome, answer_so_far
@@ -166,8 +166,7 @@ async def answer_turn(controller: Controller, request: TurnRequest, scope: Scope
     turn = Turn(request, now_ns, run_id, run.version_min)
     if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
         full = f"run {run_id!r} has {len(load.turns)} open turns, the maximum"
-        await failure(429, f"{full}: wait for answers before you send more")(scope, receive, send)
-        return
+        raise RefusedError(429, f"{full}: wait for answers before you send more")
     with Client(scope) as client:
         if request.stream:
             await _stream(controller.turns.stream(turn, load), send)

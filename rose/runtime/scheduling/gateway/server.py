@@ -3,10 +3,11 @@
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -23,27 +24,25 @@ from rose.ledger.hosts.routes import PREFIX as LEDGER_PREFIX
 from rose.ledger.hosts.routes import routes as ledger_routes
 from rose.ledger.hosts.service import LedgerService
 from rose.ledger.ledger import Ledger
-from rose.ledger.writer import LedgerWriter
-from rose.runtime.scheduling.controller import Controller
+from rose.runtime.scheduling.controller import Controller, ControllerOptions
 from rose.runtime.scheduling.gateway import http_server, paths
 from rose.runtime.scheduling.gateway.api_paths import Paths
-from rose.runtime.scheduling.gateway.http_server import BodyTooLongError, ClientGoneError, HttpServer
+from rose.runtime.scheduling.gateway.http_server import ClientGoneError, HttpServer
 from rose.runtime.scheduling.gateway.origins import FolderOrigins
 from rose.runtime.scheduling.gateway.paths import failure
 from rose.runtime.scheduling.gateway.service import TOKEN, Service, may_use, token_of
 from rose.runtime.scheduling.gateway.texts import Texts
 from rose.runtime.scheduling.refusals import RefusedError
-from rose.runtime.scheduling.runs.recorder import LedgerAwayError
 from rose.runtime.scheduling.runs.registry import UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turns.request import read as read_turn
 from rose.tokens import Token
 from rose.transfer.errors import ConflictError, TransferError
-from rose.transfer.wire.origin_rules import STRICT, OriginRules
+from rose.transfer.wire.origin_rules import STRICT
 
 logger = logging.getLogger(__name__)
 
-_STATUSES: dict[type[UserError], int] = {TransferError: 400, ConflictError: 409, LedgerAwayError: 503, StateError: 503}
+_STATUSES: dict[type[UserError], int] = {TransferError: 400, ConflictError: 409, StateError: 503}
 
 _SHOWN_MAX = 60
 
@@ -62,13 +61,8 @@ class Gateway:
         tokens_file: Path | None = None,
         host_tokens: Sequence[Token] = (),
         ledger: Path | None = None,
-        models: Sequence[str] = (),
-        state: Path | None = None,
-        writer: LedgerWriter | None = None,
-        fleet_run_id: str | None = None,
-        devices: Mapping[str, str] | None = None,
-        origins: OriginRules = STRICT,
         checkpoint: Callable[[str], Path] | None = None,
+        **options: Unpack[ControllerOptions],
     ) -> None:
         if tokens_file is None or token is not None:
             check_guarded(host, token, "`gateway.token` or `gateway.tokens`")
@@ -79,22 +73,15 @@ class Gateway:
         self._open = token is None and tokens_file is None
         self._ledger = ledger
         self._ledger_service: LedgerService | None = None
-        self.controller = Controller(
-            policy,
-            models=models,
-            state=state,
-            writer=writer,
-            fleet_run_id=fleet_run_id,
-            devices=devices,
-            origins=origins,
-        )
+        self.controller = Controller(policy, **options)
         self._texts: dict[str, Texts] = {}
         self._origins: FolderOrigins | None = None
         if checkpoint is not None:
-            self._texts = {name: Texts(name, partial(checkpoint, name)) for name in models}
-            if state is not None:
+            self._texts = {name: Texts(name, partial(checkpoint, name)) for name in self.controller.models}
+            if (state := options.get("state")) is not None:
                 self._origins = FolderOrigins(self.controller, state / "origins", host, checkpoint)
-        self._service = Service(self.controller, self._texts, self._origins, files=origins.files)
+        files = options.get("origins", STRICT).files
+        self._service = Service(self.controller, self._texts, self._origins, files=files)
         self._apis = Paths(self._service)
         self._application = self.application()
         self._server = HttpServer(self._serve, host, port)
@@ -134,7 +121,7 @@ class Gateway:
                 try:
                     await self._answer_turn(scope, receive, send)
                 except _REFUSED as error:
-                    await self._refusal(error, scope)(scope, receive, send)
+                    await (await self._refuse(Request(scope), error))(scope, receive, send)
             else:
                 await self._application(scope, receive, send)
         except ClientGoneError:
@@ -153,24 +140,19 @@ class Gateway:
             await paths.answer_turn(self.controller, request, scope, receive, send)
             return
         scope["path_params"] = {} if run_id is None else {"run_id": run_id}
-        answer = await self._apis.generate(Request(scope, http_server.again(body, receive)))
+        answer = await self._apis.generate_from(body, Request(scope))
         await answer(scope, receive, send)
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
-        return self._refusal(error, request.scope)
-
-    def _refusal(self, error: Exception, scope: Scope) -> Response:
         match error:
             case ValidationError():
                 return failure(400, _explain(error), param=".".join(map(str, error.errors()[0]["loc"])) or None)
             case RefusedError():
                 return failure(error.status, str(error), error.headers, error.param, error.kind)
-            case BodyTooLongError():
-                return failure(413, f"a request has at most {http_server.REQUEST_BYTES_MAX} bytes: send less at once")
             case HTTPException():
                 return failure(error.status_code, error.detail, dict(error.headers or {}))
             case UnknownRunError():
-                usable = (run for run in self.controller.runs if may_use(token_of(scope), run))
+                usable = (run for run in self.controller.runs if may_use(token_of(request.scope), run))
                 live = [run.run_id for run in usable if run.facts.state != "closed"]
                 return failure(404, f"{error}{did_you_mean(error.run_id, live)}")
             case _:
@@ -213,7 +195,7 @@ def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
 
 
 _GENERATING = ("/generate", "/completions", "/tokenize", "/detokenize", "/abort_request")
-_REFUSED = (ValidationError, BodyTooLongError, UserError)
+_REFUSED = (ValidationError, UserError)
 
 
 def _header(scope: Scope, header: bytes) -> bytes:

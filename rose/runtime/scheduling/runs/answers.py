@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rose.clock import utc_us
@@ -46,11 +47,10 @@ class AnswerStore:
     def find(self, run_id: str, key: str) -> tuple[bytes, bytes] | None:
         """Return (digest of the request, answer), or None if the turn is unknown or forgotten."""
         query = "SELECT digest, answer FROM turn WHERE run_id = ? AND key = ?"
-        try:
+        with suppress(sqlite3.Error):
             row: tuple[bytes, bytes] | None = self._connection.execute(query, (run_id, key)).fetchone()
-        except sqlite3.Error:
-            return None
-        return row
+            return row
+        return None
 
     def events_json(self) -> Iterator[bytes]:
         for (events,) in self._connection.execute("SELECT events_json FROM turn ORDER BY number"):

@@ -12,13 +12,12 @@ import msgspec
 
 from rose import events
 from rose.clock import monotonic_ns, utc_us
-from rose.errors import UserError
 from rose.events import Event, Record
 from rose.ledger.files import rows
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.messages import REASON_LENGTH_MAX
-from rose.runtime.scheduling.refusals import RequestError
+from rose.runtime.scheduling.refusals import RefusedError, RequestError
 from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import FILE, GONE_S, State, StateError
@@ -74,12 +73,6 @@ def turn_events(turn: Turn, fleet_run_id: str | None) -> list[events.Turn]:
     ]
 
 
-class LedgerAwayError(UserError):
-    """The ledger refuses events now. The client may send them again."""
-
-    exit_code = 1
-
-
 class Recorder:
     """Records events in a running event loop. If `writer` is None, nothing is recorded."""
 
@@ -127,7 +120,7 @@ class Recorder:
             self._refused = None if self._writer.failure is not None else str(error)
 
     async def record(self, run_id: str, fields: Sequence[Mapping[str, Any]]) -> int | None:
-        """Record events durably. Return the highest step of the step events. Raises RequestError or LedgerAwayError."""
+        """Record events durably. Return the highest step of the step events. Raises RefusedError."""
         batch = [client_event(run_id, values) for values in fields]
         if self._writer is not None:
             await self._durable(self._writer, batch)
@@ -147,7 +140,7 @@ class Recorder:
                     await self._durable(writer, [run_event(values)])
                     self._state.recorded(number)
                 self._state_failure = None
-            except (LedgerAwayError, StateError) as error:
+            except (RefusedError, StateError) as error:
                 # The writer reports its disk's failure itself.
                 self._state_failure = None if writer.failure is not None else str(error)
                 self._again = True
@@ -158,7 +151,7 @@ class Recorder:
         try:
             await asyncio.to_thread(writer.record_all, batch)
         except LedgerError as error:
-            raise LedgerAwayError(f"the ledger refuses events: {error}; send these events again") from None
+            raise RefusedError(503, f"the ledger refuses events: {error}; send these events again") from None
 
 
 FLEET_ENDED = "the fleet was ended"

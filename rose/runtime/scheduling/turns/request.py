@@ -84,7 +84,6 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
 
 _FIELDS = msgspec.json.Decoder(_Fields)
 _IDS = msgspec.json.Decoder(Annotated[list[_Token], msgspec.Meta(min_length=1)])
-_NO_LABELS = Labels()
 
 
 def read(body: bytes) -> TurnRequest | None:
@@ -107,7 +106,7 @@ def read(body: bytes) -> TurnRequest | None:
         if type(count := sampling.get(name, 0)) is not int or not 0 <= count <= AMOUNT_MAX:
             raise RequestError(f"sampling_params.{name} is {repr(count)[:60]}: give an integer from 0, or leave it out")
     sampling.setdefault("max_new_tokens", TOKENS_DEFAULT)
-    return TurnRequest(prompt, sampling, fields.rose or _NO_LABELS, fields.stream or False)
+    return TurnRequest(prompt, sampling, fields.rose or Labels(), fields.stream or False)
 
 
 def _explained(error: Exception, field: str = "") -> str:

@@ -23,8 +23,6 @@ DEATHS_MAX = 5
 #: innocent turn thus has a fair chance before it fails.
 _TOGETHER = {2: 8, 3: 2, 4: 1}
 
-_NONE = Tokens()
-
 _PROCESS = uuid.uuid4().hex[:16]
 _numbers = itertools.count()
 
@@ -46,7 +44,7 @@ class Turn:
     trajectory_id: str = field(init=False)
     trajectory: str = field(init=False)
     number: int = 0
-    tokens: Tokens = _NONE
+    tokens: Tokens = field(default_factory=Tokens)
     attempts: list[dict[str, Any]] = field(default_factory=list)
     waited_ns: int = 0
     on_engines_ns: int = 0

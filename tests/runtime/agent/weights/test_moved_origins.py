@@ -6,11 +6,11 @@ import torch
 from rose.events import Sync
 from rose.runtime.agent.weights import relays
 from rose.runtime.agent.weights.relays import Relays
-from rose.runtime.agent.weights.sync import Target, from_anywhere, straight
+from rose.runtime.agent.weights.sync import Target, from_anywhere
 from rose.runtime.coserving.page import Field, Party
 from rose.transfer.wire.origin_rules import ANYWHERE
 from rose.transfer.wire.server import StoreServer
-from tests.runtime.agent.agent_of_engine import agent_of
+from tests.runtime.agent.agent_of_engine import agent_of, straight
 from tests.runtime.agent.agents_in_turn import until
 from tests.runtime.coserving.hand_made_engine import (
     HandMadeEngine,

@@ -8,8 +8,8 @@ from rose.clock import monotonic_ns
 from rose.events import Clock
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.messages import OpenRun
-from rose.runtime.scheduling.refusals import RequestError
-from rose.runtime.scheduling.runs.recorder import LedgerAwayError, Recorder, client_event, turn_events
+from rose.runtime.scheduling.refusals import RefusedError, RequestError
+from rose.runtime.scheduling.runs.recorder import Recorder, client_event, turn_events
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
 from rose.runtime.scheduling.turns.request import read
@@ -97,7 +97,7 @@ async def test_a_ledger_that_refuses_is_a_failure_until_it_takes_events_again(le
         recorder = Recorder(writer, State(None), "fleet")
         assert recorder.failure is None
         shutil.move(ledger / "live" / "controller", tmp_path / "away")
-        with pytest.raises(LedgerAwayError, match="cannot write to"):
+        with pytest.raises(RefusedError, match="cannot write to"):
             await recorder.record("r", [VERDICT])
         recorder.note(Clock(host="h", action="heard", offset_ns=1))
         assert "cannot write to" in recorder.failure
