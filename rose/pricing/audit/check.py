@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rose.errors import UserError
@@ -25,11 +26,8 @@ class Check:
 
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
     """Compare frozen files with events, and the ledger with its hash chain and receipts. Raises LedgerError."""
-    try:
-        with ledger.lock("closing"):
-            settle(ledger)
-    except UserError:
-        pass  # The checks below name what could not be finished.
+    with suppress(UserError), ledger.lock("closing"):  # The checks below name what could not be finished.
+        settle(ledger)
     report = ledger.verify(marks=continuation.marks(against or {}))
     problems = [f"ledger: {problem}" for problem in report.doubts]
     if against:
