@@ -61,10 +61,10 @@ def period_of(text: str | None, tz: str | None = None) -> Period:
 
 
 def month_of(text: str | None) -> Period:
+    from rose.clock import utc_us
     from rose.pricing import period
-    from rose.pricing.watch import budget
 
-    return budget.current_month() if text is None else period.of_month(text)
+    return period.month_at(utc_us() * 1000) if text is None else period.of_month(text)
 
 
 def print_answer(as_json: bool, data: Callable[[], Any], shown: Callable[[], Iterable[Element]]) -> None:
