@@ -35,7 +35,7 @@ class Period:
             return f"{begin:%Y-%m-%d}"
         if self.to_ns == self.from_ns + NS_PER_HOUR:
             return f"{begin:%Y-%m-%dT%H}"
-        return f"{_short(begin)}-to-{_short(end)}"
+        return f"{hour_text(self.from_ns)}-to-{hour_text(self.to_ns)}"
 
     def overlaps(self, other: Period) -> bool:
         return self.from_ns < other.to_ns and other.from_ns < self.to_ns
@@ -96,25 +96,13 @@ def naive(ns: int) -> datetime:
 
 def hour_text(ns: int) -> str:
     """Return an hour such as `2026-11-01T05`, or `2026-11-01` for midnight."""
-    return _short(moment(ns))
+    at = moment(ns)
+    return f"{at:%Y-%m-%d}" if at.hour == 0 else f"{at:%Y-%m-%dT%H}"
 
 
 def day_of(ns: int) -> date:
     return moment(ns).date()
 
 
-def of_hours(first_ns: int, last_ns: int) -> Period:
-    return Period(first_ns, last_ns + NS_PER_HOUR)
-
-
-def of_day(day: date) -> Period:
-    begin_ns = nanoseconds(datetime(day.year, day.month, day.day, tzinfo=UTC))
-    return Period(begin_ns, begin_ns + NS_PER_DAY)
-
-
 def _next_month(begin: datetime) -> datetime:
     return begin.replace(year=begin.year + begin.month // 12, month=begin.month % 12 + 1)
-
-
-def _short(at: datetime) -> str:
-    return f"{at:%Y-%m-%d}" if at.hour == 0 else f"{at:%Y-%m-%dT%H}"
