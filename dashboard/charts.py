@@ -152,7 +152,7 @@ def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
 def lanes(
     begin: datetime, end: datetime, states: pl.DataFrame, leases: pl.DataFrame, preemptions: pl.DataFrame
 ) -> list[alt.Chart]:
-    """Draw the rows of queries in `sql/dashboard` between two UTC times that have no time zone."""
+    """Draw device states, leases and preemptions as lanes, from `begin` to `end` (UTC, without a time zone)."""
 
     def lane_chart(
         frame: pl.DataFrame, title: str, lane: str, start: str, tips: list[Any], **encoding: Any

@@ -257,7 +257,7 @@ def mark(ledger: Ledger) -> str:
 
 
 def _current(ledger: Ledger) -> str:
-    """Return `mark(ledger)`. After a change, first drop everything in the cache."""
+    """Return `mark(ledger)`. If the mark has changed, empty the cache first."""
     with _newest_lock:
         now = mark(ledger)
         if _newest.get(ledger.folder, now) != now:
@@ -320,7 +320,7 @@ def book_key(book: PriceBook) -> tuple[str, str]:
 
 
 def of_run(ledger: Ledger, run: Run, make: Callable[[PricedRun], T]) -> tuple[T, Stamp]:
-    """Return `make(priced run)` and its stamp. The cache key has the name of the function `make`. Raises UserError."""
+    """Price a run. Return `make(priced run)` and its stamp. The cache key has the name of `make`. Raises UserError."""
     book = price_book(ledger, run)
 
     def build() -> tuple[T, Stamp]:
@@ -381,13 +381,15 @@ def bill_with_history(scope: Scope) -> Bill:
 
 
 def promise(requests: pl.DataFrame) -> Promise:
-    """Return the late requests and the target. `requests` has columns `requests` and `kept` (within both budgets)."""
+    """Return how many requests were late, and the target. `requests` has the columns `requests` (all) and `kept` (those
+    within both latency budgets)."""
     count = int(requests["requests"].sum())
     return Promise(late=count - int(requests["kept"].sum()), requests=count, target=SERVING_TARGET)
 
 
 def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
-    """Return rollout / (rollout + headroom + idle + delay of serving) of serving devices, or None without such time."""
+    """Return the share of unused serving time that went to rollouts: rollout / (rollout + headroom + idle +
+    `beyond_ns`). Return None without such time. `beyond_ns` is how long rollouts delayed serving."""
     serving = frame.filter(kind="capacity", pool="serving")
     ns = dict(serving.group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))

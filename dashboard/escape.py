@@ -20,7 +20,7 @@ _CODE = re.compile(r"(?<!`)`([^`$\\\n]+)`(?!`)")
 
 
 def cell(text: str) -> str:
-    """Return one of ROSE's own sentences, without the backticks around code."""
+    """Remove the backticks around code in one of ROSE's own sentences."""
     return _CODE.sub(r"\1", text)
 
 
@@ -44,6 +44,12 @@ def table(rows: pl.DataFrame, **options: Any) -> None:
     """Show rows, with `options` of `st.dataframe`. Control characters become visible."""
     settings = {"hide_index": True, "width": "stretch", "placeholder": "", **options}
     st.dataframe(_cells(rows).rename(visible), **settings)
+
+
+def static(rows: pl.DataFrame) -> None:
+    """Show a table of ROSE's own sentences, which wrap."""
+    texts = rows.with_columns(pl.all().map_elements(prose, return_dtype=pl.String).fill_null(""))
+    st.table(texts.rename(prose), hide_index=True)
 
 
 def chart(figure: alt.TopLevelMixin, about: str) -> None:

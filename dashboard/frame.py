@@ -52,7 +52,7 @@ class Trust:
 def page(
     title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, judged: bool = False
 ) -> None:
-    """Draw a page about one run. Default: the newest fleet's run, or with `judged` the newest with judged answers."""
+    """Draw a page about one run: by default the newest fleet's or, with `judged`, the newest with judged answers."""
 
     def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
@@ -146,7 +146,7 @@ def _chip(trust: Trust, ledger: Ledger) -> None:
 
 
 def _follow(body: Callable[[], None], every: float | None) -> None:
-    """Draw `body` as a fragment, which Streamlit can run again alone."""
+    """Draw `body` as a fragment: Streamlit can run it again without the page, every `every` seconds if set."""
 
     @st.fragment(run_every=every)
     def fragment() -> None:
@@ -171,7 +171,7 @@ def _status(run: Run) -> None:
         expires = "" if run.expires_s is None else f": it expires after {words.duration(run.expires_s)} of silence"
         st.warning(f"The run has probably stopped{expires}. Figures are as of its last event.")
     elif run.status == "running":
-        st.markdown(f"Run {name}, running. Last event {last}. This page follows it.")
+        st.markdown(f"Run {name}, running. Last event {last}. This page follows the run.")
     else:
         why = f" ({escape.markdown(run.reason)})" if run.reason else ""
         st.markdown(f"Run {name}, {run.status}{why}, {words.when(run.ended_at)}.")
@@ -198,7 +198,7 @@ def stamp(stamped: Stamp) -> None:
 
 
 def scope(ledger: Ledger) -> Scope | None:
-    """Return the chosen scope. If a part is missing, show why and return None. Raises UserError."""
+    """Return the chosen scope. Without a period or provenance, show why and return None. Raises UserError."""
     if (choices := charged(ledger)) is None:
         return None
     period, provenance = choices
@@ -226,7 +226,7 @@ def charged(ledger: Ledger) -> tuple[Period, str] | None:
 
 
 def verdict(good: bool | None, text: str, *, over: bool = False) -> None:
-    """Show a verdict: green if good, red if not, amber if unknown. With `over`, the run has ended: grey."""
+    """Show a verdict: green if good, red if not, amber if unknown. It is grey if the run has ended (`over`)."""
     if over:
         with st.container(border=True):
             st.markdown(f":gray-badge[over] {text}")
@@ -285,8 +285,7 @@ def pricing_table(priced: Table, source: str) -> None:
         table(pl.DataFrame(shown), below, money)
     else:
         rows_of_text = pl.DataFrame(shown)
-        texts = rows_of_text.with_columns(pl.all().map_elements(escape.prose, return_dtype=pl.String).fill_null(""))
-        st.table(texts.rename(escape.prose), hide_index=True)
+        escape.static(rows_of_text)
         _below(rows_of_text, below, None)
 
 

@@ -1,4 +1,4 @@
-"""A page's choices as the query of its address. Default choices are left out."""
+"""Turns a page's choices into the query of the page's address, and back. Default choices are left out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,7 +26,7 @@ _NOW_NS = 1_793_491_200 * 10**9  # 2026-11-01, to check the form of a period.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """The choices of a page. None means the only possible value, or all values."""
+    """The choices of a page. None means all values or, where only one value is possible, that value."""
 
     period: str = NEWEST
     view: str = AMORTIZED

@@ -1,4 +1,4 @@
-"""Access only for this machine, or for people listed in Streamlit's `secrets.toml`, by OpenID Connect."""
+"""Admits only users of this machine, or people listed in `secrets.toml` who log in with OpenID Connect."""
 
 import os
 import sys
@@ -117,7 +117,7 @@ class Start:
 
 
 def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
-    """Return the process that shows `ledger`. Raises LoginError if others could connect without login."""
+    """Return how to start the dashboard of `ledger`. Raises LoginError if others could connect without a login."""
     environment = {**os.environ, "ROSE_LEDGER": str(ledger)}
     if path is None:
         refuse_without_login(host)

@@ -186,7 +186,7 @@ def _has_prices(fleet: FleetConfig) -> bool:
 
 
 def _harvest(ledger: Path, run_id: str) -> dict[str, float | None]:
-    """Return the harvest share of a run by period, as in harvest_share_of_run."""
+    """Return the harvest share of a run for each period, as the query harvest_share_of_run computes it."""
     from rose.ledger.ledger import Ledger
     from rose.ledger.reading import named
 

@@ -1,4 +1,4 @@
-"""A host's clocks. Their offset is fixed for a run or a boot: later changes of the wall clock change no duration."""
+"""A host's clocks. Their offset is read once for a run or a boot, so that a changed wall clock changes no duration."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def extra_of(module: str) -> str | None:
 
 
 def not_installed(error: ModuleNotFoundError) -> NotInstalledError | None:
-    """Return an error that names the missing extra: that of the first ROSE module in the traceback. None: no extra."""
+    """Return an error that names the pip extra to install. It is the extra of the first module in the traceback that
+    belongs to one. Return None if no module does."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     if (extra := next(filter(None, map(extra_of, modules)), None)) is None:
         return None

@@ -1,4 +1,4 @@
-"""The limits of event fields. A sum of 255 amounts, or of an instant and some durations, fits into 64 bits."""
+"""The limits of event fields, so low that a sum of 255 amounts, or of an instant and durations, fits into 64 bits."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -26,7 +26,8 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The condition `holds` is valid Python and NumPy (SQL: `=` for `==`). `wanted` says what `field` must be."""
+    """A condition on the fields of an event. `holds` is the condition, as Python and NumPy understand it. (For SQL,
+    write `=` in place of `==`.) In messages, `wanted` says what `field` must be."""
 
     field: str
     holds: str

@@ -132,7 +132,7 @@ class Lease(Event):
 @_kind("preemption", durable=True)
 class Preemption(Event):
     """Serving took back time or memory. `yield`: rollout steps waited `count` times within a second, `duration_ns` in
-    all. `cut`: the KV budget shrank, and ended requests kept their tokens. `revoke`: the lease ended."""
+    all. `cut`: the KV budget shrank; requests that it ended kept their tokens. `revoke`: the lease ended."""
 
     action: Literal["yield", "cut", "revoke"]
     reason: str
@@ -153,7 +153,8 @@ class Preemption(Event):
 
 @_kind("hold")
 class Hold(Event):
-    """Rollouts with work did not get the device, `count` times within a second. Without a lease, `count` is 1."""
+    """Rollouts that had work did not get the device. Under a lease, this happened `count` times within a second.
+    Without a lease, an event stands for one such time."""
 
     reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
     step: Count | None = None
@@ -388,7 +389,7 @@ class ScaleDown(Event):
 
 @_kind("clock", needs=("device_id",))
 class Clock(Event):
-    """A host's clocks against the controller's. `offset_ns` is too low by the delay of the quickest message."""
+    """A host's clocks compared with the controller's. `offset_ns` is too low by the delay of the quickest message."""
 
     #: `heard`: first contact; `set`: changed wall clock; `moved`: drift, at most once a minute.
     action: Literal["heard", "set", "moved"]

@@ -61,7 +61,8 @@ class NotPrivateError(OSError):
 
 
 def make(path: Path) -> Path:
-    """Make a private folder, or make a folder private that others may only read. Raises NotPrivateError or OSError."""
+    """Make a private folder. If the folder exists, and others may read it but not write to it, make it private. Raises
+    NotPrivateError or OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
@@ -73,7 +74,8 @@ def make(path: Path) -> Path:
 
 
 def make_linked(link: Path, home: Path, prefix: str) -> Path:
-    """Return the private folder to which `link` leads, or a new one in `home` with a random name. Raises OSError."""
+    """Return the private folder to which `link` leads. If there is none, make one in `home` with a random name after
+    `prefix`, and let `link` lead to it. Raises OSError."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)

@@ -62,7 +62,8 @@ def echo_error(message: object) -> None:
 
 @contextmanager
 def user_errors(interrupted: str = "stopped") -> Iterator[None]:
-    """Print a UserError or missing extra of the block, and exit with the error's code. After Ctrl-C, exit with 130."""
+    """If the block raises a UserError, or a package of a pip extra is missing, print that and exit with the error's
+    code. After Ctrl-C, print `interrupted` and exit with 130."""
     try:
         try:
             yield

@@ -99,7 +99,7 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
 
 
 class Watched:
-    """The tokens in a file, read again after a change. While it is damaged, the last tokens stay valid."""
+    """The tokens in a file, read again after a change. While the file is damaged, the last valid tokens stay in use."""
 
     def __init__(self, path: Path, warn: Callable[[str], object]) -> None:
         """Read the tokens. `warn` receives later errors. Raises TokenError for a damaged file."""
@@ -130,15 +130,15 @@ def read(path: Path) -> tuple[Token, ...]:
     try:
         content, fault = path.read_bytes(), private_files.open_to_others(path)
     except OSError as error:
-        raise TokenError(f"tokens {path}: {error.strerror}; create it with `rose token create`") from None
+        raise TokenError(f"cannot read token file {path}: {error.strerror}; `rose token create` makes one") from None
     if fault is not None:
-        raise TokenError(f"tokens {path}: {fault}")
+        raise TokenError(f"token file {path} {fault}")
     try:
         return _File.model_validate_json(content).tokens
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "its beginning"
-        raise TokenError(f"tokens {path}: damaged at {where}: {first['msg']}; restore the file from a copy") from None
+        raise TokenError(f"token file {path}: damaged at {where}: {first['msg']}; restore it from a copy") from None
 
 
 def create(
@@ -195,7 +195,7 @@ def _edited(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Token
             yield tokens
             private_files.write(path, _File(tokens=tuple(tokens.values())).model_dump_json(indent=2) + "\n")
     except OSError as error:
-        raise TokenError(f"tokens {path}: {error.strerror}") from error
+        raise TokenError(f"cannot change token file {path}: {error.strerror}") from error
 
 
 def _sha256(secret: str) -> str:

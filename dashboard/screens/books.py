@@ -122,7 +122,7 @@ def _period(scope: Scope) -> None:
     question = cost.Question(period=scope.period, by=by, only=only, provenance=scope.provenance)
     answer = data.kept(lambda: cost.ask(scope.ledger, question, scope.book), scope.ledger, question, *scope.key)
     frame.elements(cost_tables.terminal(answer), "charges of the ledger")
-    st.caption("All device time is charged here, serving included. Page Cost has the rollouts alone.")
+    st.caption("All device time is charged here, serving included. The page Cost shows rollouts only.")
     if team is not None:
         st.markdown(f"The last file has only {escape.markdown(team)}; the others have the whole fleet.")
     _files(f"rose-{scope.provenance}-{scope.period.label}", lambda: billed, lambda: answer, what)
@@ -147,7 +147,7 @@ def _alerts(ledger: Ledger) -> None:
     st.header("Which alerts are active?")
     entries = alerts.entries(ledger)
     if not entries:
-        st.info("No active alert in the last `rose alerts`.")
+        st.info("The last `rose alerts` found no active alert.")
         return
     rows = [
         {"last message": moment(entry.at_us * 1000), "alert": entry.title, "to": entry.to, "error": entry.error}

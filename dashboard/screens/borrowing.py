@@ -29,7 +29,7 @@ def show(ledger: Ledger, run: Run) -> None:
     )
     frame.show(sections["provision"], _SOURCE, folded=("days",))
     st.header("And if load and demand rose together?")
-    st.warning("**SIMULATED.** The run's hours of load, paired with other hours of its demand: this did not happen.")
+    st.warning("**SIMULATED.** The load of each hour is paired with the demand of other hours: this did not happen.")
     frame.show(sections["spikes"], "the run's windows in new pairs: simulated", folded=("windows",))
 
 

@@ -207,7 +207,7 @@ def _saved(shown: _Content, below: Place) -> Saved | None:
     count = int(shown.now.frame["run_id"].n_unique())
     if count > _RUNS_MAX and not st.session_state.get(key):
         if not below.button(f"Compute the savings of {count:,} runs", key="overview-saved"):
-            raise data.ReadError(f"Not computed: it prices {count:,} runs one by one, which takes a while.")
+            raise data.ReadError(f"Not computed yet: pricing {count:,} runs one by one takes a while.")
         st.session_state[key] = True
     return data.saved(scope)
 

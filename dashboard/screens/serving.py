@@ -80,7 +80,7 @@ def _latency(latency: pl.DataFrame, window: Window, run: Run) -> None:
         chart = charts.latency(whole, name, naive(window.from_ns), naive(window.to_ns), budget)
         escape.chart(chart, about=f"Serving latency over time, {name}, with its budget")
     st.caption(
-        f"All requests, on lent and other devices. A gap has no requests. {words.trace(run)} "
+        f"All requests, on lent and other devices. In a gap, there were no requests. {words.trace(run)} "
         f"{run.provenances[0].capitalize()}. Source: `request`."
     )
     frame.download(latency, "latency", label="Latency as CSV")

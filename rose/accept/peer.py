@@ -13,7 +13,7 @@ class PeerError(RuntimeError):
 
 
 class Peer:
-    """A process with the object `make(its end of the pipe, *arguments)`. It ends with this Peer or with its parent."""
+    """A process with the object `make(pipe_end, *arguments)`. The process ends with this Peer or with its parent."""
 
     def __init__(
         self,

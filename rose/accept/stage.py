@@ -28,7 +28,7 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A module with a function `measure(scope, report)`. If `takes_rest`, it also gets the time that others left."""
+    """A module with a function `measure(scope, report)`. With `takes_rest`, it gets the time left by earlier stages."""
 
     name: str
     seconds: float

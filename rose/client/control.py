@@ -53,7 +53,7 @@ class RetryLimit:
             raise self.over(failure, reason)
         if waits and now - _warned_s.get(self._url, -WARN_S) >= WARN_S:
             _warned_s[self._url] = now
-            _log.warning("the controller at %s is busy, and is asked again: %s", self._url, reason)
+            _log.warning("the controller at %s is busy and will be asked again: %s", self._url, reason)
         return random.uniform(PAUSE_MIN_S, PAUSE_MAX_S)  # noqa: S311 - no secret
 
     def over(self, failure: Failure, reason: str) -> ControllerAwayError:
@@ -77,7 +77,8 @@ def call(
     then: str = RESUME,
     keep_trying: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
-    """Return the answer to a call. Repeat it for `away_s` s. Raises ControllerAwayError and the errors of `refusal`."""
+    """Return the controller's answer. If no answer comes, the request is repeated for `away_s` seconds. Raises
+    ControllerAwayError or, if the controller refuses the request, the error that `refusal` returns."""
     data = None if message is None else json.dumps(message).encode()
     headers = {"Content-Type": "application/json", **authorization(token)}
     retry = RetryLimit(url, away_s, waits=waits, then=then)

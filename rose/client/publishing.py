@@ -81,7 +81,7 @@ class WeightOrigin:
         self.url = self._server.url
 
     def publish(self, weights: Weights, version: int) -> Publication:
-        """Publish. All ranks call this at once. If one rank fails, all raise its error, and there is no new version."""
+        """Publish a version. All ranks call this at once. If one fails, all raise its error, and none publishes."""
         from rose.transfer.package.parts import Writer
         from rose.transfer.sources.published import read
         from rose.transfer.sources.sharing import Offer, cuts, offers, share

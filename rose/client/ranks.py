@@ -43,7 +43,8 @@ class Ranks:
         return self._group is not None
 
     def share(self, work: Callable[[], _T]) -> list[_T]:
-        """Return the results of `work` on all ranks. All raise the first failure, or ClientError if a rank is gone."""
+        """Run `work` on this rank, and return the results of all ranks. If `work` fails on a rank, all ranks raise the
+        first failure. If a rank is gone, they raise ClientError."""
         if self._group is None:
             return [work()]
         import torch.distributed as dist

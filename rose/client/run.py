@@ -75,10 +75,12 @@ def open_run(
     group: ProcessGroup | None = None,
     **options: Unpack[RunOptions],
 ) -> Run:
-    """Open a run at the controller at `url`, or take over the run `resume`. Raises ClientError, ControllerAwayError or
-    RunEndedError. A run that is resumed with the same `folder` can publish deltas. Engines fetch weights from the
-    address `host`. Requests are repeated for `away_s` seconds. Tensors must have the names and types that `checkpoint`
-    has. All ranks of a torch.distributed `group` call this at once and share `folder`."""
+    """Open a run at the controller at `url`, or take over the run whose id is the option `resume`.
+
+    Published versions are in `folder`. A run that is resumed with the same folder can publish deltas. Engines fetch
+    weights from this host, at its address `host`. Tensors must have the names and types that `checkpoint` has. Requests
+    are repeated for `away_s` seconds. All ranks of a torch.distributed `group` call this at once and share `folder`.
+    Raises ClientError, ControllerAwayError or RunEndedError."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
@@ -265,7 +267,8 @@ class Run:
             self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Record events durably. An `event_id` (default: step, trajectory, or trajectory and verifier) counts once."""
+        """Record events durably. Events with the same `event_id` count once. By default, the id comes from the step,
+        from the trajectory or, for a verdict, from the trajectory and the verifier."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -362,7 +365,7 @@ class Run:
                 pass
 
     def _resume(self, error: RunLostError, fence: int, away_s: float, *, waits: bool) -> None:
-        """Continue the run after `error`, or raise what prevents this. Repeats with one key get the same answer."""
+        """Resume the run after `error`, or raise what prevents this. A repeated request has the same key and answer."""
         with self._resuming:
             address = self.address
             if address.fence != fence:

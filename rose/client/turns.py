@@ -170,7 +170,7 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer came for `open_s` seconds. If `is_silent` is True, the connection is still open."""
+    """No answer came. The connection was open for `open_s` seconds; if `is_silent` is True, it is still open."""
 
     def __init__(self, failure: Failure, reason: str, open_s: float = 0.0, *, is_silent: bool = False) -> None:
         super().__init__(reason)

@@ -100,18 +100,18 @@ class DeviceConfig(Section):
     )
     device_class: Text = Field(description="Class of the device in the price book.")
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index. Leave it out on a host without a GPU.")
-    cores: Cores = Field(default=[], description="Cores that are the device or, with `gpu`, run its processes.")
+    cores: Cores = Field(default=[], description="The cores of the device or, with `gpu`, of its processes.")
     kv_bytes: int = Field(
         gt=0,
         le=AMOUNT_MAX,
         description="KV-cache bytes that serving and rollouts share. On a GPU, each has a pool of up to this size.",
     )
-    host: str | None = Field(default=None, description="Name of its `[[host]]` table. Needed for several hosts.")
+    host: str | None = Field(default=None, description="Name of the host's `[[host]]` table. Needed for several hosts.")
     serving_url: str | None = Field(
         default=None, description="Root URL of an SGLang server to attach to. Default: ROSE starts a server."
     )
     serving_model: str | None = Field(
-        default=None, description="Name of its `[serving_models.NAME]` table. Default: `[serving]`."
+        default=None, description="Name of the device's `[serving_models.NAME]` table. Default: `[serving]`."
     )
 
     @property
@@ -220,8 +220,8 @@ class CoservingConfig(Section):
     enabled: bool = Field(default=True, description="False keeps rollouts off serving devices.")
     policy: Literal["rose", "solo", "share_all", "static_split"] = Field(
         default="rose",
-        description="Sharing of a device. `rose` lends within serving's slack. For comparison: `solo` lends nothing, "
-        "`share_all` lends regardless of serving, `static_split` lends a fixed share of time and memory.",
+        description="How a device is shared. `rose` lends within serving's slack. For comparison: `solo` lends "
+        "nothing, `share_all` lends regardless of serving, `static_split` lends a fixed share of time and memory.",
     )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory that stays free for serving.")
     high_watermark: Share = Field(default=0.5, description="Memory is short when this share of headroom is used.")
@@ -246,16 +246,16 @@ class CoservingConfig(Section):
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
     recorded_requests_per_s_max: PositiveFloat = Field(
         default=20.0,
-        description="Serving requests per second of a device that have a row each in the ledger. Above this rate, one "
-        "row stands for several requests.",
+        description="Maximum rows per second that a device records for serving requests. Above this rate, one row "
+        "stands for several requests.",
     )
     activation: Literal["resident", "leased"] = Field(
         default="resident",
-        description="When the memory of a rollout engine is on a lent GPU. `resident`: always. `leased`: during syncs "
-        "and leases (which begin up to 5 s later); at other times it is in the host's memory.",
+        description="When a rollout engine keeps its memory on a lent GPU. `resident`: always. `leased`: during "
+        "syncs and leases, which then begin up to 5 s later; at other times the memory is on the host.",
     )
     drift_audit_s: DayS = Field(
-        default=300.0, description="Seconds after a sync until an engine checks its weights and repairs drift. 0: off."
+        default=300.0, description="Seconds between syncs or checks of an engine's weights. Drift is repaired. 0: off."
     )
     meter_s: DayS = Field(default=1.0, description="Seconds between readings of power and use of a device. 0: off.")
 
@@ -283,7 +283,7 @@ class TrafficConfig(Section):
     requests_per_s_max: PositiveFloat = Field(default=0.9, description="Maximum mean rate. The surplus is dropped.")
     prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile of prompt lengths, after scaling.")
     output_tokens_max: PositiveInt = Field(default=10, description="99th percentile of output lengths, after scaling.")
-    seed: int = Field(default=5, description="Seed of dropped requests and of the prompts' text.")
+    seed: int = Field(default=5, description="Seed that decides which requests are dropped, and the prompts' text.")
 
 
 class TaskConfig(Section):
@@ -297,7 +297,7 @@ class TaskConfig(Section):
     )
     python: ProgramText | None = Field(
         default=None,
-        description="Python that runs the environment, such as a virtual environment's. Default: the trainer's.",
+        description="Python interpreter for the environment, such as one in a virtualenv. Default: the trainer's.",
     )
     threshold: float | None = Field(
         default=None, description="Smallest reward of an accepted trajectory. Default: the environment's."
@@ -346,7 +346,7 @@ class GatewayConfig(Section):
 
 
 class OriginsConfig(Section):
-    files: bool = Field(default=False, description="Whether runs may also publish `file:///FOLDER`, read on each host.")
+    files: bool = Field(default=False, description="Whether runs may publish `file:///FOLDER`, which each host reads.")
     hosts: list[HostText] = Field(
         default=[],
         description="Names, addresses or networks that may send weights although they are loopback, link-local, "
@@ -411,7 +411,7 @@ class FleetConfig(Section):
     rollout_models: dict[TagName, RolloutConfig] = Field(
         default={},
         description="Other models of runs: `[rollout_models.NAME]` tables with the fields of `[rollout]`. Every device "
-        "can have each model, but only one at a time. Its engine restarts to change the model.",
+        "can have each model, but only one at a time. To change the model, the device's engine restarts.",
     )
     coserving: CoservingConfig = Field(default=CoservingConfig(), description="Lending of devices.")
     traffic: TrafficConfig = Field(default=TrafficConfig(), description="Serving traffic to replay.")
@@ -445,7 +445,7 @@ class FleetConfig(Section):
 
 
 def load(path: Path) -> FleetConfig:
-    """Return the fleet in a TOML or `.json` file, with absolute folders. Raises ConfigError for all wrong fields."""
+    """Return the fleet in a TOML or `.json` file, with absolute folders. Raises ConfigError with all wrong fields."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -478,7 +478,7 @@ def parse(text: str, source: str) -> FleetConfig:
 
 
 def validated(data: dict[str, object], source: str) -> FleetConfig:
-    """Return the fleet that the table `data` describes. `source` is its name in error messages. Raises ConfigError."""
+    """Return the fleet that the table `data` describes. Raises ConfigError, which calls this table `source`."""
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:

@@ -31,7 +31,7 @@ OTHER_PEERS = "(other peers)"
 def logged(
     ledger: Ledger, action: Literal["export", "verify", "report", "receipt"], text: str, *, who: str | None = None
 ) -> Iterator[None]:
-    """Log the `with` block as a read by `who` (None: this user), if the variable ROSE_LOG_ACCESS is `exports`."""
+    """If the environment has ROSE_LOG_ACCESS=exports, log the `with` block as a read by `who` (None: this user)."""
     began_ns, outcome = time.monotonic_ns(), "ok"
     try:
         yield
@@ -89,7 +89,8 @@ class AccessLog:
         self._writer().record(event)
 
     def count(self, event: Access) -> None:
-        """Count `event`. Similar events become one with a count, after COUNTED_S seconds or when writing works."""
+        """Count `event` without writing it. Every COUNTED_S seconds, events of the same reader, host and action are
+        written as one event with their number. If writing fails, they are kept until it works."""
         host = event.peer and (event.peer.rpartition(":")[0] or event.peer)
         key = (event.who, host, event.action)
         with self._mutex:

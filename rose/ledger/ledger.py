@@ -38,14 +38,14 @@ class Ledger:
 
     @cached_property
     def seen(self) -> Seen:
-        """Return the findings about verified files, which the next verification does not read again."""
+        """Return what was found in each file. The next verification does not read these files again."""
         from rose.ledger.files.examine import Seen
 
         return Seen()
 
     @property
     def doubts(self) -> list[str]:
-        """Return what is wrong or could not be checked, after reading the files that are new or changed."""
+        """Return what is wrong or could not be checked. Only files that are new or changed are read for this."""
         return self.verify().doubts
 
     @property
@@ -61,7 +61,7 @@ class Ledger:
 
     @property
     def coverage(self) -> Coverage | None:
-        """Return how far the newest daily sums reach, or None if there are none. Raises LedgerError if damaged."""
+        """Return how far the newest daily sums reach, or None without any. Raises LedgerError if they are damaged."""
         from rose.ledger.files import rolled
 
         return rolled.newest(self.folder)
@@ -85,7 +85,7 @@ class Ledger:
         return max((at_us for at_us in newest if at_us is not None), default=None)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Return an exclusive lock of this ledger. Raises LockError if the file system refuses."""
+        """Return the exclusive lock `name` of this ledger. Raises LockError if the file system refuses locks."""
         return layout.locked(self.folder / "locks" / f".{name}.lock")  # No writer's name begins with a dot.
 
     def record_in_books(self, action: str, detail: Mapping[str, Any], at_us: int, event_id: str | None = None) -> None:

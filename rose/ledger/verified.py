@@ -1,6 +1,6 @@
 """The last verification of a ledger: its outcome, and its findings for the next one.
 
-verified/state.json      its time and user, the newest segment of each writer, and the number of problems
+verified/state.json      time and user of the verification, each writer's newest segment, and the number of problems
 verified/files.json      the findings on each file, and the size, inode and times that the file had then
 
 Others may write these files. So a full verification uses them only to require that the segments in state.json exist. An

@@ -63,7 +63,8 @@ class Report:
 
 
 def verify(root: Path, seen: Seen, marks: Mapping[str, Sequence[int]]) -> Report:
-    """Check every byte, or only new and changed files if `seen` has findings. The report has the links at `marks`."""
+    """Verify the ledger at `root`. If `seen` has findings of earlier checks, only new and changed files are read, else
+    every byte. The report has the links of the writers' chains at the seqs in `marks`."""
     layout.check(root)  # It may be gone since it was opened.
     began_us = utc_us()
     with seen.lock:
@@ -131,7 +132,7 @@ def _folder(root: Path, seen: Seen, expected: Expected) -> list[str]:
 def _signers(
     root: Path, seen: Seen, known: Sequence[registry.Line], writers: Sequence[WriterReport]
 ) -> tuple[list[str], list[str]]:
-    """Return problems and notes about keys that no known key endorsed for their writer."""
+    """Return problems and notes about keys that signed for a writer without an endorsement. `known` is the registry."""
     standing = registry.endorsements(known)
     problems: list[str] = []
     notes: list[str] = []
@@ -216,7 +217,7 @@ def _foreign_names(root: Path) -> Iterator[str]:
 
 
 def _links(root: Path, paths: Iterable[str]) -> Iterator[str]:
-    """Yield a text for each symbolic link in the paths that readers use: its target is not part of the ledger."""
+    """Yield a text for each symbolic link in paths that readers use. A link's target is not part of the ledger."""
     for path in paths:
         if (root / path).is_symlink():
             yield f"{path}: a link to {(root / path).readlink()}"

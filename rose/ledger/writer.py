@@ -23,7 +23,7 @@ _LINGER_S = 0.001  # How long a flush waits for further callers to share its fil
 
 
 class LedgerWriter:
-    """Appends one process's events to a ledger. Thread-safe. The next process with this name continues the seqs."""
+    """Appends one process's events to a ledger. Thread-safe. Seqs continue where the last writer of this name ended."""
 
     def __init__(
         self,
@@ -74,7 +74,8 @@ class LedgerWriter:
         flush_interval_s: float = 2.0,
         queue_max: int = 65536,
     ) -> Self:
-        """Open the ledger at `root`, created if missing. At most `queue_max` events wait. Raises LedgerError."""
+        """Return a writer for the ledger at `root`, which is created if missing. Events wait in a queue of at most
+        `queue_max`, and are written every `flush_interval_s` seconds. Raises LedgerError."""
         root = layout.create(root)
         layout.check_writer_name(writer)
         if not run_id:
@@ -110,7 +111,7 @@ class LedgerWriter:
 
     @property
     def dropped(self) -> int:
-        """Return how many events came to a full queue, which merged or only counted them."""
+        """Return how many events found the queue full. These events were merged, or only counted."""
         return self._dropped
 
     @property
@@ -145,7 +146,7 @@ class LedgerWriter:
         return seq
 
     def record_all(self, events: Sequence[Event]) -> None:
-        """Append all events or none, on disk when this returns. Raises LedgerError. Retry with the same event_ids."""
+        """Append all events or none, on disk when this returns. After a LedgerError, retry with the same event_ids."""
         values = [(event.kind, rows.encode(event)) for event in events]
         with self._mutex:
             if self._pending_events >= self._queue_max:
@@ -360,7 +361,7 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Add energies, and take the mean of power and busy share over time. A value that a reading lacks is unknown."""
+    """Merge `before` into `named`: add energies, average power and busy share by time. What one lacks is unknown."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

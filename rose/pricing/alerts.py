@@ -1,4 +1,4 @@
-"""Alerts. If a figure breaks a rule, Apprise sends a message, once. The ledger's `alerts.json` lists active alerts."""
+"""Alerts: if a figure breaks a rule, ROSE sends one message through Apprise. `alerts.json` lists active alerts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ AnyRule = BudgetRule | ServingRule | LedgerRule
 
 
 class AlertsConfig(Section):
-    """The file of rules. `provenance` applies to the figures of every rule."""
+    """The contents of a rules file. `provenance` selects the figures that the rules check."""
 
     provenance: Literal["live", "replay", "simulated"] = "live"
     price_book: str | None = None
@@ -102,7 +102,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """The findings of one rule. `unknown` says why the rule could not be checked; its alerts then stay active."""
+    """The result of one rule. If the rule could not be checked, `unknown` says why, and its alerts stay active."""
 
     rule: AnyRule
     alerts: tuple[Alert, ...] = ()
@@ -150,7 +150,7 @@ def load(path: Path) -> AlertsConfig:
 
 
 def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
-    """Return destinations by name, from lines `NAME=URL`. Raises AlertsError, whose text never contains a URL."""
+    """Read lines `NAME=URL`, and return the alert destinations by name. The text of an AlertsError contains no URL."""
     from apprise import Apprise, AppriseAsset
 
     source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file
@@ -191,7 +191,7 @@ def evaluate(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) ->
 
 
 def send(ledger: Ledger, *, file: Path) -> Mapping[str, object]:
-    """Check the rules of `file` and send new alerts, as a background job. Raises AlertsError if a message fails."""
+    """For a background job, check the rules of `file` and send new alerts. Raises AlertsError if a message fails."""
     done = check(ledger, load(file))
     if done.failed:
         raise AlertsError("; ".join(f"{entry.title} -> {entry.to}: {entry.error}" for entry in done.failed))
@@ -221,7 +221,7 @@ def entries(ledger: Ledger) -> list[AlertRecord]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:
-        raise LedgerError(f"cannot read {path}: {error}; remove the file, and every alert is sent again") from None
+        raise LedgerError(f"cannot read {path}: {error}; if you remove the file, every alert is sent again") from None
 
 
 def send_test(config: AlertsConfig, name: str) -> str | None:
@@ -239,7 +239,7 @@ class _Sender:
         self._errors: dict[str, str] = {}
 
     def send(self, name: str, title: str, text: str) -> str | None:
-        """Send a message. Return None, or why it failed, without the URL's secrets."""
+        """Send a message. Return None if it arrived, or else the error, without secrets of the destination's URL."""
         if name in self._errors:
             return self._errors[name]
         plugin = self._plugins[name]

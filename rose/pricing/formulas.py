@@ -15,17 +15,20 @@ def blended_price(input_usd_per_million: float, output_usd_per_million: float) -
 def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0) -> float:
     """Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha. Published ([A]) for pi = 1.
 
-    `r` is output tokens / answer tokens, `rho` rollouts besides each kept one, `alpha` the verifier's accept rate."""
+    R (`r`) is output tokens / answer tokens. rho is the number of rollouts besides each one that is kept. alpha is the
+    share that the verifier accepts. pi is the price of a rollout token / the price of a serving token."""
     return cpm * r * (1 + pi * rho) / alpha
 
 
 def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: float, borrowed_share: float) -> float:
-    """[D] Return pi = ((1 - phi) * c_D + phi * c_O) / c_S. Here phi is the borrowed share of useful rollout tokens."""
+    """[D] Return pi, the price of a rollout token / the price of a serving token: ((1 - phi) * c_D + phi * c_O) / c_S.
+    phi is the borrowed share of useful rollout tokens. c_S, c_D and c_O are the first three arguments."""
     return ((1 - borrowed_share) * c_dedicated + borrowed_share * c_opportunistic) / c_serving
 
 
 def best_of_n_elasticity(p: float, n: float) -> float:
-    """[D] Return the elasticity in n of 1 - (1 - p)^n. It is below 1: more tries raise the cost per correct answer."""
+    """[D] Return by how many percent 1 - (1 - p)^n grows if n grows by 1%. This is the chance that at least one of n
+    tries succeeds. The result is below 1, so more tries raise the cost per correct answer."""
     miss: float = (1 - p) ** n
     return -n * miss * log(1 - p) / (1 - miss)
 
@@ -33,14 +36,16 @@ def best_of_n_elasticity(p: float, n: float) -> float:
 def training_spend_with_borrowing(
     training_usd: float, rollout_share: float, borrowed_share: float, cost_ratio: float
 ) -> float:
-    """[D] Return D_T' = D_T * ((1 - psi) + psi * ((1 - phi) + phi * c_O / c_D)); psi: rollouts' share of D_T."""
+    """[D] Return D_T', training dollars with borrowing: D_T * ((1 - psi) + psi * ((1 - phi) + phi * c_O / c_D)). psi is
+    rollouts' share of D_T, phi the borrowed share of rollout tokens, and `cost_ratio` is c_O / c_D."""
     return training_usd * ((1 - rollout_share) + rollout_share * ((1 - borrowed_share) + borrowed_share * cost_ratio))
 
 
 def third_line_threshold(
     inference_usd: float, training_usd: float, rollout_share: float, borrowed_share: float, cost_ratio: float
 ) -> float:
-    """[D] Return kappa3 = D_I / D_T': the right side of the frontier's inequality, if some rollouts are borrowed."""
+    """[D] Return kappa3 = D_I / D_T', inference dollars / training dollars if rollouts are partly borrowed. (eta_n - 1)
+    / eta_T is compared with it (docs/pricing.md, frontier). `training_spend_with_borrowing` defines D_T'."""
     spend = training_spend_with_borrowing(training_usd, rollout_share, borrowed_share, cost_ratio)
     return inference_usd / spend
 
@@ -53,9 +58,10 @@ def provision_closing(opening: int, accrued: int, realised: int, released: int) 
 def break_even_provision(
     p_dedicated: float, m_without_provision: float, tau_ratio: float, wasted_borrowed: float, wasted_dedicated: float
 ) -> float:
-    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m, in dollars per device-time.
+    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m, in the unit of p_D, such as dollars per device-hour.
 
-    A provision above this value makes borrowing dearer than buying. `tau_ratio` is tau_O / tau_D."""
+    A provision above this makes borrowing dearer than buying. p_D is the price of dedicated devices, m the marginal
+    cost without provision. tau is throughput and w the wasted share, of borrowed (O) or dedicated (D) devices."""
     return p_dedicated * tau_ratio * (1 - wasted_borrowed) / (1 - wasted_dedicated) - m_without_provision
 
 

@@ -42,7 +42,7 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
 
     If all weights are zero, the parts are equal. Raises ValueError if there are no keys or a weight is negative."""
     if not weights:
-        raise ValueError(f"cannot split {total} among no keys")
+        raise ValueError(f"cannot split {total}: there are no keys")
     if any(weight < 0 for weight in weights.values()):
         raise ValueError(f"weights must not be negative, got {dict(weights)}")
     effective = weights if any(weights.values()) else dict.fromkeys(weights, 1)
@@ -51,7 +51,7 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
 
 
 def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
-    """Round `parts` to integers that sum to `total`, by largest remainder. The default is their rounded sum.
+    """Round `parts` to integers that sum to `total` (by default, their rounded sum), by largest remainder.
 
     `total` may differ from the exact sum by at most one per part."""
     exact = sum(parts.values(), Fraction(0))

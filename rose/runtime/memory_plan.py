@@ -85,7 +85,8 @@ class MemoryPlan:
         return kv_bytes_per_token(self.rollout_models[rollout.model], _dtype(device))
 
     def serving_tokens(self, device: DeviceConfig) -> int:
-        """Return the serving pool's tokens. Default: what fits in `kv_bytes` on a GPU, a constant on CPU cores."""
+        """Return the size of the serving pool in tokens: `max_total_tokens`, if it is set. By default, it is what fits
+        in `kv_bytes` on a GPU, and a constant on cores."""
         tokens = self.config.serving_on(device).max_total_tokens
         if tokens is not None:
             return tokens
@@ -94,7 +95,8 @@ class MemoryPlan:
         return device.kv_bytes // self.serving_bytes_per_token(device)
 
     def rollout_tokens(self, device: DeviceConfig, rollout: RolloutConfig) -> int:
-        """Return the rollout pool's tokens. Default: a lease's maximum on a lent GPU, all of `kv_bytes` on others."""
+        """Return the size of the rollout pool in tokens: `max_total_tokens`, if it is set. By default, it is what the
+        largest lease may use on a lent GPU, what fits in `kv_bytes` on another GPU, and a constant on cores."""
         if rollout.max_total_tokens is not None:
             return rollout.max_total_tokens
         if device.gpu is None:
@@ -149,7 +151,8 @@ class MemoryPlan:
         )
 
     def memory_fraction(self, device: DeviceConfig, rollout: RolloutConfig, name: str, free_bytes: int) -> float:
-        """Return `--mem-fraction-static`. SGLang uses the rest for graphs and activations. Raises ValueError."""
+        """Return SGLang's `--mem-fraction-static` for the engine `name`: the share of free memory for its weights and
+        KV pool. The rest is for graphs and activations. Raises ValueError if the device starts no such engine."""
         for part in self.parts(device, rollout):
             if part.name == name:
                 share = 1.0 - part.workspace_bytes / max(1, free_bytes)

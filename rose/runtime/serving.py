@@ -30,7 +30,7 @@ class ServingDevice:
 
 
 class ServingEngines:
-    """Call `launch` and `wait_ready` before the agents start, `attach` once pages exist, and `stop` at the end."""
+    """Serving engines. Call `launch` and `wait_ready` before agents start, then `attach`, and `stop` at the end."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ServingEngines:
         return self._urls[device_id]
 
     def launch(self) -> None:
-        """Start the engines that have no owner. Call this from a thread that lives as long as the engines do."""
+        """Start ROSE's own engines. Call this from a thread that lives as long as the engines do."""
         for device_id, process in list(self._processes.items()):
             try:
                 process.launch()

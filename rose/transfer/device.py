@@ -20,7 +20,7 @@ class Patch:
 
     @classmethod
     def between(cls, old: torch.Tensor, new: torch.Tensor) -> Patch:
-        """Return the changed elements between tensors of one shape and type, or all of `new` if that is shorter."""
+        """Return the elements that differ between tensors of one shape and type, or all of `new` if that is shorter."""
         before, after = integers(old), integers(new)
         place = torch.int32 if after.numel() < 1 << 31 else torch.int64
         positions, values = [torch.empty(0, dtype=place)], [after[:0].cpu()]
@@ -56,7 +56,7 @@ class Fetched:
 
 
 def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetched:
-    """Return the bits in host memory. From an accelerator, copy only the changes since `last`."""
+    """Return the tensor's bits in host memory. From an accelerator, only what changed since `last` is copied."""
     on_device = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
     now = tensor if on_device is None else on_device
     if last is None or last.on_device is None or last.on_device.device != tensor.device:

@@ -33,7 +33,7 @@ _PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as the device. Each KV pool has `tokens`. CUDA graphs are captured for batches up to `graph_batch_max`."""
+    """A GPU as the device. Each KV pool has room for `tokens`. CUDA graphs cover batches up to `graph_batch_max`."""
 
     index: int
     tokens: int = 65536

@@ -33,7 +33,7 @@ def scaled(trace: Trace, prompt_tokens_max: int, output_tokens_max: int) -> Trac
 
 
 def window(trace: Trace, number: int, seconds: float, requests_per_s: float) -> Arrivals:
-    """Return the arrivals of round `number`, which are a window of the trace. A sparse window is compressed in time."""
+    """Return a window of the trace as arrivals. If it has too few requests, a longer window is compressed in time."""
     count = max(1, round(requests_per_s * seconds))
     end_ns = int(trace.arrival_ns[-1])
     length_ns = round(seconds * 1e9)
@@ -65,7 +65,7 @@ def regular(name: str, seconds: float, requests_per_s: float, prompt_tokens: int
 
 
 def _with_bursts(at_s: npt.NDArray[np.float64], seconds: float) -> npt.NDArray[np.float64]:
-    """Move times in [0, seconds) but keep their order. Then a tenth of each minute has three times the mean rate."""
+    """Move times in [0, seconds), in their order, so that a tenth of each minute has three times the mean rate."""
     period_s = min(_BURST_PERIOD_S, seconds)
     calm = (1 - _BURST_SHARE * _BURST_FACTOR) / (1 - _BURST_SHARE)
     # Share of requests by share of the period; the inverse gives arrival times.

@@ -1,4 +1,4 @@
-"""Rollouts work on credit beside busy serving, without SGLang. Serving's delay must be proportional to their work."""
+"""Rollouts work on credit beside busy serving, without SGLang. That work must delay serving in proportion."""
 
 import os
 import shutil
@@ -52,7 +52,8 @@ def measure(scope: Scope, report: StageReport) -> None:
 def _play(
     device: Device, seconds: float, work_ns: int | None, *, wishes: bool = False
 ) -> tuple[list[BusyStep], list[Wish]]:
-    """Play a round with credit for `work_ns` beside each step (0: no rollouts, None: the policy decides)."""
+    """Play a round of busy serving. Beside each of its steps, rollouts get credit for `work_ns` of work (0: there are
+    no rollouts; None: the policy decides). With `wishes`, a Wish is measured every few steps."""
     from_ns = monotonic_ns() + LEAD_NS
     until_ns = from_ns + round(seconds * 1e9)
     deadline_ns = until_ns + round(LATE_S * 1e9)

@@ -142,7 +142,7 @@ class LayerEnds:
         return sum(not event.query() for event in self._events)
 
     def ended_ns(self) -> list[int]:
-        """Return when the last layers ended (monotonic ns). On a GPU, wait for their end."""
+        """Return the ends of the last layers, as many as are kept (monotonic ns). On a GPU, wait for these ends."""
         if self.on_cores:
             return list(self._ended_ns)
         self._marker.record()
@@ -253,14 +253,16 @@ class Yield(NamedTuple):
 
 
 class BusyStep(NamedTuple):
-    """The time since the end of the previous step, and the rollouts' work in that time."""
+    """A step that follows the previous step at once. `length_ns` is the time between their ends, and `work_ns` is the
+    work of rollouts in that time."""
 
     length_ns: int
     work_ns: int
 
 
 class Wish(NamedTuple):
-    """Serving's wish for the whole device: the time until a layer ran at full speed, and the delay in half a step."""
+    """What followed when serving wished for the device. `full_speed_ns`: the time until its layers ran at full speed.
+    `delay_ns`: the delay of the layers of the next half step."""
 
     full_speed_ns: int
     delay_ns: int
@@ -347,7 +349,8 @@ class Serving:
     def play_busy(
         self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool
     ) -> tuple[list[BusyStep], list[Wish]]:
-        """Compute decode steps without pauses. Beside each, give credit for `work_ns` (None: the policy decides)."""
+        """Compute decode steps without pauses. Beside each step, rollouts get credit for `work_ns` of work (None: the
+        policy decides). If `wishes`, a request arrives every few steps, and a Wish is measured."""
         layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
         self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
@@ -381,7 +384,8 @@ class Serving:
         return True
 
     def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> int:
-        """Wait for the oldest step. Return its end (monotonic ns). Give credit if the next step is a decode step."""
+        """Wait for the oldest step in `launched`. Return its end (monotonic ns). If the next step is a decode step,
+        give rollouts credit for `work_ns` beside it (None: the policy gives credit)."""
         batch, done = launched.popleft()
         if done is not None:
             done.synchronize()

@@ -20,7 +20,8 @@ _SETTLING_NS = 1_500_000_000  # Time of a card to reach its clocks under a new l
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Let the device rest for a third of the time, then work. The two meters are compared only during steady work."""
+    """Let the device rest for a third of the time, then work. The energy counter and the readings of power are compared
+    only while the work is steady."""
     seconds = min(9.0, scope.seconds / 2)
     events: list[Power] = []
 

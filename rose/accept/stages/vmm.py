@@ -193,7 +193,7 @@ class _Taker:
         return self._taken.mapped_bytes
 
     def check(self) -> int:
-        """Write its own number into each piece. Return how many pieces then contain their number."""
+        """Write each piece's number into the piece. Return how many pieces then have their own number."""
         assert self._taken is not None, "nothing was taken"
         tensor = self._taken.tensor((self._pieces, self._piece_bytes // 4), torch.int32)
         numbers = torch.arange(self._pieces, dtype=torch.int32, device=self._memory.device)

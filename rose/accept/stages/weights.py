@@ -150,7 +150,7 @@ class LiveModel:
                 path.unlink()
                 return answer
             time.sleep(_POLL_S)
-        raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s; steps: {self._failed or 'running'}")
+        raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s; the model: {self._failed or 'running'}")
 
     def sums(self, tensors: dict[str, torch.Tensor]) -> list[int]:
         return [int(integers(tensors[name]).sum(dtype=torch.int64)) for name in self.parameters]

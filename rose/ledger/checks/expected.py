@@ -17,7 +17,7 @@ ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "resto
 
 
 class Records:
-    """The records of compaction and archiving, read again if one seems to be missing. Thread-safe."""
+    """The events that record compaction and archiving. Thread-safe. They are read again if one seems to be missing."""
 
     def __init__(self, root: Path, seen: Seen) -> None:
         self._root, self._seen = root, seen

@@ -49,7 +49,7 @@ def clear_errors() -> Iterator[None]:
 
 
 def unreadable(error: Exception) -> str:
-    """Return a message for an unreadable file or too many open files. Raises any other `error` again."""
+    """Return a message if a file is unreadable or too many files are open. Raise any other `error` again."""
     import duckdb
 
     from rose.ledger.files import layout

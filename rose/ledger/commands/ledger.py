@@ -122,7 +122,7 @@ def endorse(
         bool, typer.Option("--may-endorse", help="Let the key endorse keys of all writers from now on.")
     ] = False,
 ) -> None:
-    """Endorse a key by a signature with this user's key. Writers may then sign with the endorsed key."""
+    """Endorse a key: sign it with this user's key. Writers may then sign with the endorsed key."""
     with common.clear_errors():
         from rose.ledger.files import registry
         from rose.ledger.files.keys import load
@@ -142,7 +142,7 @@ def receipt(
     ] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Write a signed receipt of all events so far. Kept elsewhere, the receipt shows if they are changed later."""
+    """Write a signed receipt of all events so far. If kept elsewhere, it reveals later changes of these events."""
     with common.clear_errors():
         from rose.ledger.access import logged
         from rose.ledger.evidence import receipt as receipts
@@ -160,7 +160,7 @@ def receipt(
         common.print_json({"file": str(path), "sha256": sha256, "ledger": taken.ledger, **counts, "key": taken.key})
         return
     echo(f"{path}: {len(taken.writers)} writers, {taken.events:,} events of ledger {taken.ledger}")
-    echo(f"signed by {taken.key}; SHA-256 of the file {sha256}")
+    echo(f"signed by {taken.key}; the file's SHA-256 is {sha256}")
     echo("Keep the file where people who may write to the ledger cannot change it.")
 
 

@@ -61,7 +61,8 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
 
 
 def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
-    """Return the seqs, by writer, at which these receipts have links. `verify` needs these seqs as its `marks`."""
+    """Return, for each writer, the seqs up to which the receipts contain a link of its chain. Give the result to
+    `verify` as `marks`: its report then has the ledger's own links at these seqs."""
     marked: dict[str, set[int]] = {}
     for receipt in named.values():
         for writer, mark in receipt.writers.items():
@@ -95,7 +96,8 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Compare receipts, oldest first, with the report of `verify(marks=marks(named))`. Raises LedgerError."""
+    """Check that a ledger continues what earlier receipts say. `report` comes from `verify(marks=marks(named))`.
+    `named` has the receipts by file name, oldest first. Raises LedgerError for a receipt of another ledger."""
     ledger = Ledger(report.root)
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:

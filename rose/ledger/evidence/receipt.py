@@ -1,4 +1,4 @@
-"""A receipt is a signed list of the newest link of each chain. Kept elsewhere, it reveals changes of old events."""
+"""A receipt is a signed list of each chain's newest link. If it is kept elsewhere, it reveals changes of old events."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ class RollUp(_Signed):
 
 
 class Receipt(_Signed):
-    """A checkpoint of a whole ledger. Times are UTC microseconds since the Unix epoch."""
+    """The signed state of a whole ledger at one moment. Times are UTC microseconds since the Unix epoch."""
 
     ledger: str
     at_us: _Count
@@ -129,7 +129,7 @@ def parse(content: bytes, name: str) -> Receipt:
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise LedgerError(f"{name} is not a receipt, or it is damaged; use another copy of it") from error
     if not same or not keys.check(receipt.key, receipt.message, receipt.signature):
-        raise LedgerError(f"{name}: the signature is wrong, so it was changed after it was signed; use another copy")
+        raise LedgerError(f"{name}: the signature is wrong, so the file was changed after signing; use another copy")
     return receipt
 
 

@@ -145,8 +145,8 @@ def refresh(root: Path | str) -> bytes:
         return content
     except duckdb.Error as error:
         raise LedgerError(
-            f"cannot write the catalog of {root}: {layout.unreadable(error)}; put a damaged file back from a copy, or "
-            "move it out of the ledger"
+            f"cannot write the catalog of {root}: {layout.unreadable(error)}; replace a damaged file by a good copy, "
+            "or move it out of the ledger"
         ) from error
 
 
@@ -167,7 +167,8 @@ def refresh_sound(root: Path) -> None:
 
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
-    """Make the daily views return what a roll-up up to `until` would have, without records in the view `retry`."""
+    """Make the daily views of `connection` show the sums of all events up to `until`, as a roll-up would store them.
+    `retry` names a view of repeated records, which are not counted."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
@@ -297,7 +298,8 @@ def _fill_template(connection: Connection) -> None:
 
 
 def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
-    """Return the bytes of `make`. File `name`, beside the bytecode of `source`, caches them until `made_of` changes."""
+    """Return the bytes that `make` returns, from a cache if possible. The cache is the file `name` in the bytecode
+    folder of the source file `source`. It is valid as long as `made_of`, a text of all inputs, stays the same."""
     path = Path(importlib.util.cache_from_source(source)).with_name(name)
 
     def digest(content: bytes) -> bytes:
@@ -316,7 +318,7 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
 
 
 def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
-    """Return the bytes of a catalog: `start` (None: empty), completed by `fill`. Raises OSError for any error."""
+    """Return a catalog's bytes. It begins as `start` (None: empty), and `fill` adds to it. Any error is an OSError."""
     with _building() as path, database.empty() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:

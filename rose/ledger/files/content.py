@@ -1,8 +1,8 @@
 """The signed content of a writer: a digest of its events, independent of Parquet, and the chain of these digests.
 
-A digest is the SHA-256 of a tag, the number of rows, and the columns with values, sorted by name. A column consists of
-its name, type and number of values; a bit for each row, unless all rows have values; then the values in the order of
-seq. A number has 8 bytes, little endian, a boolean 1. Texts are all lengths, 4 bytes each, then all UTF-8 bytes."""
+A digest is the SHA-256 of a tag, the number of rows, and the columns that have values, sorted by name. A column is
+hashed as name, type and number of values, a bit for each row (unless all rows have values), and the values by seq. A
+number takes 8 bytes (little endian), a boolean 1. Texts: first all lengths (4 bytes each), then all UTF-8 bytes."""
 
 import hashlib
 import itertools
@@ -39,7 +39,7 @@ def rows_sha256(table: pa.Table) -> str:
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return a digest of each range of rows, and what could not be checked. The ranges begin at `first_seqs`."""
+    """Return a digest of each range of rows, and what could not be checked. A range begins at each of `first_seqs`."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = _places(file.metadata)
     unchecked: list[str] = []
@@ -57,7 +57,7 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str],
 
 
 def chain_sha256(previous: str, writer: str, first_seq: int, last_seq: int, rows_sha256: str) -> str:
-    """Return the link of a segment. `previous` is the link before it ("" for the first segment)."""
+    """Return the link of a segment, a SHA-256. `previous` is the link before it ("" for the first segment)."""
     parts = [_CHAIN_TAG, previous, writer, first_seq, last_seq, rows_sha256]
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
@@ -200,7 +200,7 @@ class _Ranges:
 
 
 def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | None, Any]:
-    """Return the type, the values (of texts: the lengths), and for texts all bytes and where each text begins."""
+    """Return (type, values, None, ()) of the rows with a value. A text column: (type, lengths, bytes, offsets)."""
     rows = filled.rows
     if array.type.id not in _TEXTS:
         values = _fixed(array)
@@ -220,7 +220,8 @@ def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | No
 
 
 def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
-    """Return the column as one array of an event's type. Texts of more than 2 GiB have offsets of 8 bytes."""
+    """Return the column as one array, in the type that events have for it. A column of texts with 2 GiB or more becomes
+    a `large_string`, whose offsets have 8 bytes. Raises LedgerError for a type that no event has."""
     kind = column.type
     if kind.id not in _TYPES:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -339,7 +340,8 @@ def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
 
 
 def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:
-    """Return whether `low` and `high` are bounds of texts from `least` to `most`, or None if they are too wide."""
+    """Return whether the bounds `low` and `high` in a footer fit texts from `least` to `most`. True: they are these
+    texts, perhaps shortened. None: they are wider. False: a text lies outside of them."""
     if not low <= least or (high < most and not most.startswith(high)):
         return False
     exact_low = low == least or (len(least) > _TEXT_BYTES and bool(low) and least.startswith(low))

@@ -24,7 +24,8 @@ def connect(
 
 
 def empty() -> duckdb.DuckDBPyConnection:
-    """Return a connection to a database in memory, which is reused later. Name any attached database `ledger`."""
+    """Return a connection to an empty database in memory. After use, the database is kept and given to a later caller.
+    So attach another database only under the name `ledger`: only that one is then detached."""
     try:
         database = _idle.pop()
     except IndexError:

@@ -47,7 +47,7 @@ class Seen:
         self._visited: set[tuple[str, str]] = set()
 
     def facts(self, path: Path, kind: str, look: Callable[[bytes], _T]) -> _T:
-        """Return the result of `look` on the file's bytes, kept under the name `kind`. Raises OSError."""
+        """Return the result of `look` on the file's bytes, kept under `kind` until the file changes. Raises OSError."""
         key = (kind, str(path))
         stat = path.stat()  # Before the bytes, so that a change meanwhile shows in the times.
         stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
@@ -58,7 +58,7 @@ class Seen:
         return cast(_T, entry[1])
 
     def once(self, path: Path, kind: str, look: Callable[[], _T]) -> _T:
-        """Return the result of `look`, called once for each `kind`. `kind` must contain the hashes of all inputs."""
+        """Return the result of `look`, called once for each `path` and `kind`. `kind` must name all inputs by hash."""
         key = (kind, str(path))
         if key not in self.entries:
             self.entries[key] = (), look()
@@ -168,7 +168,8 @@ def links(content: bytes) -> list[Link]:
 
 
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> Iterator[str]:
-    """Yield the faults of a segment that must follow one with `sha256` and begin at `next_seq` (None: unknown)."""
+    """Yield what is wrong with a segment's place in its chain. The segment names `previous_sha256` and begins at
+    `first_seq`. These must equal `sha256` and `next_seq`, which come from the segment before it (None: unknown)."""
     if sha256 is not None and previous_sha256 != sha256:
         yield "it does not follow the segment before it: a segment is missing, foreign or out of order"
     if next_seq is not None and first_seq != next_seq:

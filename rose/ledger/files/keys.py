@@ -32,7 +32,8 @@ class Key:
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return the key in `path` (None: this user's file), or a new one, or None if this fails. Raises LedgerError."""
+    """Return the signing key in the file `path` (None: this user's file). If the file is missing, make it with a new
+    key, or return None if that fails. Raises LedgerError for a file that cannot be used."""
     path = path or key_path(os.environ)
     if path is None:
         return None
@@ -98,7 +99,7 @@ def _load(path: Path) -> Key | None:
             return Key(private.public_key().public_bytes_raw().hex(), private)
     raise LedgerError(
         f"the signing key {path} is damaged, or is not an Ed25519 key in PEM without a password; restore it from a "
-        f"backup, name another file in {VARIABLE}, or move it away and a new key is made"
+        f"backup, name another file in {VARIABLE}, or move it away: a new key is then made"
     )
 
 

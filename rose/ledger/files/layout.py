@@ -98,7 +98,7 @@ def check(root: Path | str) -> Path:
     except OSError as error:
         raise LedgerError(
             f"{root} is not a ledger: no {MARKER} can be read there ({error.strerror}). "
-            "Name the ledger's folder; the first writer makes one"
+            "Name the ledger's folder; the first writer makes the ledger"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(f'{root / MARKER} is damaged; write {{"rose_ledger": {FORMAT_VERSION}}} into it') from error
@@ -199,7 +199,8 @@ def writers(root: Path) -> list[str]:
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
-    """Write `path` atomically; `sync` forces it to disk. Raises OSError, with `read_back` also for wrong bytes."""
+    """Write a file atomically. With `sync`, it is on disk when this returns. With `read_back`, the written bytes are
+    read again and compared. Raises OSError, also if they differ."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
@@ -294,7 +295,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def take(path: Path, mode: int = 0o644) -> int:
-    """Lock `path` until this process ends, and write its pid into the file. Raises TakenError or OSError."""
+    """Lock `path`, and write this process's pid into it. Return the descriptor that holds the lock until it is closed
+    or this process ends. Raises TakenError or OSError."""
     path.parent.mkdir(exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     try:

@@ -47,7 +47,8 @@ class Endorsements:
 def endorsements(
     registered: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
 ) -> Endorsements:
-    """Return valid endorsements, given `endorsers` (none: the first line's signer) and `pairs` of writer and key."""
+    """Return which keys may endorse, and which are endorsed for which writer, by the lines `registered`. The keys
+    `endorsers` (if empty: the first key that signed a line) and the (writer, key) pairs in `pairs` are trusted."""
     signed = [line for line in registered if line.key and line.by]
     counted = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
     while True:
@@ -60,7 +61,7 @@ def endorsements(
 
 
 def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
-    """Register `writer` and its key, endorsed by `by`. A damaged registry is left as it is."""
+    """Add a line for `writer` and its key, endorsed by `by`, unless there is one. A damaged registry stays as it is."""
     # A damaged registry must not stop a writer.
     with suppress(LedgerError):
         ledger_id = layout.ledger_id(root)
@@ -71,7 +72,8 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
-    """Endorse `key` for `writer` (None: for all that sign with it). Return the writers' names. Raises LedgerError."""
+    """Endorse `key` for `writer` (None: for all writers that sign with it), by a signature with the key `by`. Return
+    the writers' names. With `endorses`, `key` may then endorse keys of all writers. Raises LedgerError."""
     if not keys.is_public(key):
         raise LedgerError(f"{key!r} is not a public key of 64 hexadecimal digits; see `rose ledger verify`")
     ledger_id = layout.ledger_id(root)
@@ -81,7 +83,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
         if missing := names - {line.writer for line in registered}:
             raise LedgerError(f"{FILE} does not name the writer {missing.pop()!r}; `rose ledger verify` lists writers")
         if not names:
-            raise LedgerError(f"no writer of the ledger signs with {key} yet; name its future writer with --writer")
+            raise LedgerError(f"the key {key} signs for no writer yet; name its future writer with --writer")
         standing = endorsements(registered)
         refused = sorted(name for name in names if not standing.may_endorse(by.public, name))
         if refused or (endorses and by.public not in standing.endorsers):

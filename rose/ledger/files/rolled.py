@@ -27,7 +27,7 @@ FORM = 2  # Form of coverage.json and its files. Form 2 has the valid record bes
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How far a generation reaches. `writers` has each writer's last epoch, and the seq after that epoch."""
+    """How far one generation of sums reaches: `writers` has each writer's last epoch, and the first seq after it."""
 
     generation: int
     writers: dict[str, tuple[int, int]]

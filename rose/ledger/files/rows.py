@@ -1,4 +1,4 @@
-"""Turns events into rows, and checks each field first: a wrong one would spoil a whole segment."""
+"""Turns events into rows, and checks each field first, because a wrong field would spoil a whole segment."""
 
 import functools
 import math
@@ -64,7 +64,8 @@ def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
-    """Return events as a table with seqs from `first_seq`. `run_id` replaces a missing run or fleet's run."""
+    """Return a writer's events as a table. Their seqs begin at `first_seq`. An event that names no run gets `run_id`.
+    If an event names another run but no fleet run, its fleet run becomes `run_id`."""
     rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
     seqs_by_kind: dict[str, list[int]] = {}
     for seq, (kind, values) in enumerate(batch, start=first_seq):
@@ -93,7 +94,7 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
 
 @functools.cache
 def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
-    """Return a generated function. It returns an event's values, or None if one may be wrong. A loop is slower."""
+    """Return a fast, generated function. It returns an event's values, or None if one of them may be wrong."""
     fields = fields_of(kind)
     literals = {f"allowed_{field.name}": frozenset(field.allowed) for field in fields if field.allowed}
     names = ", ".join(field.name for field in fields)

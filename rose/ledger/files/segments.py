@@ -1,4 +1,4 @@
-"""Segments: Parquet files that never change. Each name has the file's SHA-256; each file has that of the one before."""
+"""Segments: Parquet files that never change. The name has the file's SHA-256, the header that of the segment before."""
 
 import hashlib
 import io
@@ -42,9 +42,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The notes about a writer's newest segment. When the file `announced` exists, its path moves to `segment`.
-
-    After a kill, the newest segment is one of the two. After a power cut, it may be neither."""
+    """Two notes that lead to a writer's newest segment: its path as `announced` before it is written, and as `segment`
+    afterwards. After a kill, one of the two is the newest segment. After a power cut, both may be outdated."""
 
     segment: str | None = None
     announced: str | None = None
@@ -74,7 +73,7 @@ def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
 
 
 def put(root: Path, path: str, content: bytes) -> None:
-    """Announce and write a segment. An epoch's first one appears with its folder: DuckDB fails on an empty folder."""
+    """Announce and write a segment. A new epoch's folder appears with it, because DuckDB fails on empty folders."""
     target = root / path
     folder = target.parent
     if place(path)[1] > 0:
@@ -143,7 +142,7 @@ def check_key(tail: Tail) -> None:
     if tail.signed_by and tail.key is None:
         raise LedgerError(
             f"writer {tail.writer!r} signs with the key {tail.signed_by}, which is missing here: "
-            f"restore its file, name it in {keys.VARIABLE}, or let this user write to its folder"
+            f"restore its file, name the file in {keys.VARIABLE}, or let this user write to the folder of the file"
         )
 
 
@@ -226,13 +225,13 @@ def link(header: Header, sha256: str) -> Link:
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
-    """Return those of `columns` that the file has. No threads: with them, pyarrow 26 aborts when the process exits."""
+    """Return the file's columns that are in `columns`. It uses no threads: with them, pyarrow 26 aborts at exit."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     return file.read([name for name in columns if name in file.schema_arrow.names], use_threads=False)
 
 
 def read_head(root: Path, writer: str) -> Head:
-    """Return the notes about a writer's newest and next segment. A power cut may leave old ones. Raises LedgerError."""
+    """Return a writer's notes about its newest segment. After a power cut they may be outdated. Raises LedgerError."""
     content, announced = b"", b""
     try:
         with suppress(FileNotFoundError):

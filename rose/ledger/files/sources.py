@@ -1,4 +1,4 @@
-"""The sources of the views: segments and roll-ups, by absolute paths."""
+"""The SQL of the source views, which read segments and roll-ups by absolute paths."""
 
 import functools
 import itertools
@@ -40,7 +40,8 @@ def of_nothing() -> dict[str, str]:
 def selects(
     root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
 ) -> dict[str, str]:
-    """Return the SELECT of each source view, in order of creation, with paths as if the ledger were at `place`."""
+    """Return the SELECT of each source view, in the order in which to create them. With `until`, they read only what
+    that roll-up covers. `files` are the files to read (None: all). Paths begin with `place` (None: with `root`)."""
     place = place or root
     newest, parts, whole = files or _lying(root)
     if until is None:

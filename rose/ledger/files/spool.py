@@ -1,4 +1,4 @@
-"""A spool: a ledger whose segments stay until a controller has acknowledged them, in `forwarded/<writer>.json`."""
+"""A spool is a ledger that keeps segments until a controller has them, as `forwarded/<writer>.json` notes."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def is_local(writer: str) -> bool:
 
 
 def first_unsent_epoch(root: Path, writer: str) -> int | None:
-    """Return the first epoch that must stay, as the controller may lack it. None: each may go. Raises LedgerError."""
+    """Return the first epoch that the controller may lack, so that it must stay here, or None. Raises LedgerError."""
     if is_local(writer) or not (root / FOLDER).is_dir():
         return None
     path = root / FOLDER / f"{writer}.json"

@@ -1,4 +1,4 @@
-"""The archive: copies of old compacted files outside the ledger. The manifests stay, so each chain is complete."""
+"""The archive: copies of old compacted files outside the ledger. Manifests stay in the ledger, so chains stay whole."""
 
 import hashlib
 import json

@@ -67,8 +67,8 @@ def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
 
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
     """Return the groups of neighbouring closed parts to merge, oldest first. `parts` are pairs (part, events in it).
-
-    Compacted files wait for FANOUT neighbours or EVENTS_MAX events. A merged file never spans archived parts."""
+    Neighbouring compacted files are merged again once there are FANOUT of them, or once they have EVENTS_MAX events
+    together. No group reaches across an archived part."""
     merges: list[list[Part]] = []
     for state, least in (("live", 1), ("compacted", FANOUT)):
         run: list[Part] = []
@@ -99,7 +99,7 @@ def _merged(batch: list[Part]) -> Part:
 
 
 def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]]:
-    """Return a writer's closed parts that `plan` may merge, in order."""
+    """Return the parts that `plan` may still merge, oldest first. `newest_first` has pairs (part, events in it)."""
     parts: list[tuple[Part, int]] = []
     large = 0
     for part, events in newest_first:

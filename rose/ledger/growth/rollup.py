@@ -111,7 +111,8 @@ def _write(
 def _write_ids(
     ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Merge the new ids with the newest files of `known`. Return each file's SHA-256, and the size of the new file."""
+    """Write the new event ids to a file, merged with some of the newest id files. `known` has the SHA-256 of each id
+    file, by path. Return the same for the files that then count, and facts about the new file."""
     layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
@@ -141,7 +142,8 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many of the newest files of ids to merge, so that their number grows with the logarithm of the ids."""
+    """Return how many of the newest id files to merge with a new file of `new` ids. `sizes` has the ids in each file,
+    newest file first. The number of files then grows only with the logarithm of the number of ids."""
     count, merged = 0, new
     if not new:
         return count

@@ -39,7 +39,7 @@ class ChainEnd:
 
 
 class Receiver:
-    """Takes in segments for a ledger, in any number of threads, and locks their writers' names."""
+    """Writes other hosts' segments into a ledger. Thread-safe. No process here can use the names of their writers."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.folder = ledger.folder
@@ -143,7 +143,7 @@ class Receiver:
         if allowed and link.key not in allowed:
             raise LedgerError(
                 f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not its earlier key. If "
-                f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` on this host"
+                f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` at the controller"
             )
 
     def _paths_of(self, part: layout.Part) -> set[str]:
@@ -186,7 +186,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
 
 
 def _read(path: str, content: bytes) -> pa.Table:
-    """Return all columns. Texts are read as dictionaries: so no file unpacks to more bytes than its header says."""
+    """Return all columns. Texts are read as dictionaries, so that no file unpacks to more than its header says."""
     metadata = pq.read_metadata(pa.BufferReader(content))
     unpacked_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if metadata.num_rows > _ROWS_MAX or unpacked_bytes > _UNPACKED_BYTES_MAX:

@@ -52,7 +52,7 @@ class Caller:
 
 
 class LedgerService:
-    """Gives any number of threads access to `ledger`. `find` returns a secret's token, or raises UnknownTokenError."""
+    """Serves `ledger` to any number of threads. `find` returns a secret's token, or raises UnknownTokenError."""
 
     def __init__(self, ledger: Ledger, find: Callable[[str], Token], limits: Limits | None = None) -> None:
         self._ledger = ledger

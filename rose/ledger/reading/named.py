@@ -96,9 +96,8 @@ def assignments(items: Iterable[str]) -> dict[str, str]:
 
 
 def values(query: NamedQuery, texts: Mapping[str, str], *, now: datetime) -> dict[str, Value]:
-    """Return the values of the variables of `query`. Times are UTC, and durations count back from `now`.
-
-    Raises NamedQueryError for an unknown variable, a wrong value, or if `since` is not before `until`."""
+    """Return the values that `texts` give to the variables of `query`, in UTC. A duration such as 24h counts back from
+    `now`. Raises NamedQueryError for an unknown variable, a wrong value, or if `since` is not before `until`."""
     variables = {variable.name: variable for variable in query.variables}
     if unknown := sorted(set(texts) - set(variables)):
         raise NamedQueryError(f"{query.name} reads no variable {unknown[0]!r}; it reads {', '.join(variables)}")

@@ -159,7 +159,7 @@ def _died(number: int | None, memory_limit_gb: float) -> str:
 
 
 class _Workers:
-    """The process that forks a worker for each query, from the first query until this process ends."""
+    """The helper process that forks a worker for each query. It lives from the first query until this process ends."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

@@ -28,7 +28,7 @@ CACHE_S = 5.0
 
 
 class _Figure(NamedTuple):
-    """A metric from column `value` of a query in `sql/metrics`. `labels` lists `column` or `column=label`."""
+    """A metric: column `value` of a query in `sql/metrics`. `labels` lists label columns, as NAME or COLUMN=LABEL."""
 
     name: str
     help: str

@@ -1,5 +1,5 @@
-"""The cost per accepted trajectory for each policy version, task or step of a run, at the price paid for rollout tokens
-("blended"). The row `unallocated` has the cost of tokens that belong to no other row, and of time without tokens."""
+"""The cost per accepted trajectory by policy version, task or step of a run. Rollout tokens cost what was paid for them
+("blended"). The row `unallocated` has cost that belongs to no other row, such as the cost of time without tokens."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -36,13 +36,13 @@ class BreakdownRow:
 
 
 def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the sorted rows of a run's versions, tasks or steps, then `unallocated`. They sum to the run's cost."""
+    """Return one row for each version, task or step, sorted, then `unallocated`. The rows sum to the run's cost."""
     set_variables(connection, run_id=run_id, part=way)
     return parts(rows(connection, "answers/group_parts"), cost)
 
 
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the rows. `counted` has `part` (the key of a row), `accepted` and `*_tokens` of each group."""
+    """Return the rows, `unallocated` last. A group of `counted` belongs to the row `part` (None: `unallocated`)."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in counted:

@@ -1,12 +1,14 @@
-"""The effects behind a change of cost between two periods. They sum to the change, exact to the nano-dollar.
+"""The effects that explain a change of cost between two periods. They sum to the change, exact to the nano-dollar.
 
 [D] They are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 2018, chapters 7 and 14.
-A line is one group in one cell (bucket, pool, device class). v is its device time, and c is its cost. Index 0 is the
-earlier period, 1 the later one. V sums v over all rollouts (for other lines, over the rest), and G = V1 / V0.
-- r is the earlier cost per time of the line's cell. R is the earlier cost per time of its whole pool.
-- Volume is c0 * (G - 1). For rollouts, OUTPUT names its three parts. Without V0, the whole change is volume.
-- Share borrowed is v1 * R - v0 * G * R. Only rollouts have it.
-- Mix is v1 * r - c0 * G, less share borrowed. Price is c1 - v1 * r. Without r, c1 replaces v1 * r in both."""
+A cell is a bucket, a pool and a device class. A line is what one group, such as a team, has in a cell: device time v
+and cost c. v0 and c0 are of the earlier period, v1 and c1 of the later one. V0 and V1 are sums of v over all lines of
+the same `work`. G = V1 / V0.
+- r is the earlier cost of the line's cell, divided by the cell's earlier time. R is the same for the cell's whole pool.
+- Volume = c0 * (G - 1). For rollouts, it has the three parts in OUTPUT. If V0 is 0, the whole change is volume.
+- Share borrowed = (v1 - v0 * G) * R. Only rollouts have it. Without R, it is v1 * r.
+- Mix = v1 * r - c0 * G - share borrowed. Price = c1 - v1 * r.
+- If the cell had no earlier time, there is no r. Then c1 stands in the place of v1 * r."""
 
 import csv
 import io
@@ -149,7 +151,7 @@ def side(charges: pl.DataFrame, by: str) -> PeriodSums:
 
 
 def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp, stamp: Stamp) -> Changes:
-    """Return the change between two periods. Raises PricingError if their provenance differs."""
+    """Return the change between two periods. Raises PricingError if the periods differ in provenance."""
     one, other = before_stamp.provenance, stamp.provenance
     if one != other:
         raise PricingError(f"the periods differ in provenance ({one} and {other}): they cannot be compared")
@@ -234,8 +236,8 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return the change from `before` to `period`. The default for `before` is the month or else the equally
-    long time before `period`. Raises PricingError if they overlap or `period` has no charges. Raises LedgerError."""
+    """Return the change from `before` to `period`. By default, `before` is the previous month, or for other periods the
+    same length of time just before. Raises PricingError for overlap or a `period` without charges, and LedgerError."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")

@@ -46,7 +46,7 @@ _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found co
 def sections(
     run: PricedRun, only: str | None = None, by: By | None = None, probes: Path | None = None
 ) -> dict[str, Section]:
-    """Return the sections `cost`, `frontier`, `verifiers`, or one (`only`). Raises PricingError for unusable probes."""
+    """Return the section `only`, or else cost, frontier and verifiers. Raises PricingError for unusable probes."""
     made = {}
     if only in (None, "cost"):
         made["cost"] = cost(run, by)
@@ -177,7 +177,7 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
 
 
 def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
-    """Return CPM * R * (1 + pi * rho) / alpha with the pi of `line` (for `blended`, C3), and this divided by PPV."""
+    """Return X = CPM * R * (1 + pi * rho) / alpha with the pi of `line`, and X / PPV. For `blended`, X is C3."""
     pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
     c3 = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
     usd = None if c3 is None else Fraction(c3)

@@ -1,5 +1,5 @@
-"""Elasticities: by how many percent alpha, the share of solved groups, grows with 1% more rollouts (eta_n) or training
-(eta_T). docs/pricing.md defines both. Lost and stale trajectories count as not accepted."""
+"""Elasticities of alpha, the share of solved groups. With 1% more rollouts, alpha grows by eta_n percent. With 1% more
+training, it grows by eta_T percent (docs/pricing.md). Lost and stale trajectories count as not accepted."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -42,12 +42,12 @@ class TrainingStep:
 
 
 def accepted_of(size: int, accepted: int, n: int) -> Fraction:
-    """Return the chance that n random trajectories of a group include an accepted one (it has `accepted` of `size`)."""
+    """Return the chance that n trajectories, drawn from a group of `size`, include one of its `accepted` ones."""
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 
 def of_rollouts(groups: Groups) -> Elasticity:
-    """Return eta_n. Groups below the usual size are left out."""
+    """Return eta_n (see the module). Groups with fewer trajectories than the most frequent size are left out."""
     sizes = [(size(row), int(row["accepted"])) for row in groups.rows if row["judged"]]
     if not sizes:
         return _none("no group was judged yet")
@@ -113,7 +113,7 @@ def of_training(judged: Iterable[TrainingStep]) -> Elasticity:
 
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
-    """Return for each row the slope b that fits solved = judged * exp(a + b * x). The likelihood has one maximum."""
+    """Fit solved = judged * exp(a + b * x) to each row, and return its slope b. The likelihood has only one maximum."""
     b = np.zeros(len(x))
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = (solved * x).sum(axis=1) / solved.sum(axis=1)

@@ -1,5 +1,5 @@
-"""Says whether the next dollar lowers the cost of a correct answer more in inference or in training, and the same for a
-second of slack (free device time). docs/pricing.md has the rules. Elasticities are measured on training's groups."""
+"""Says where the next dollar lowers the cost of a correct answer more: in inference or in training. Says the same for a
+second of free device time (slack). docs/pricing.md has the rules. Elasticities are measured on groups of training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -92,7 +92,7 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -> Spend | str:
-    """Return the dollars of inference and training, or why they are unknown. Shared serving is on the fleet's bill."""
+    """Return dollars of inference and training, or why they are unknown. `shares_fleet`: the fleet pays for serving."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
@@ -133,26 +133,29 @@ def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, 
 
 
 def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
-    """Return (eta_n - 1) / eta_T, or None if an elasticity is unknown or training does not raise alpha."""
+    """Return (eta_n - 1) / eta_T. Inference is the better use of a dollar if the result is above inference dollars /
+    training dollars. Return None if an elasticity is unknown, or if training does not raise alpha."""
     if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
         return None
     return (eta_n.value - 1) / eta_t.value
 
 
 def next_dollar(eta_n: Elasticity, eta_t: Elasticity, inference_usd: float, training_usd: float) -> Answer:
-    """Return where to spend the next dollar. `inference_usd` is D_I, and `training_usd` is D_T or D_T'."""
+    """Return whether the next dollar should go to inference or to training. `inference_usd` (D_I) and `training_usd`
+    (D_T, or D_T' with borrowing) are what was spent so far."""
     return _weigh(_gain(eta_n, 1 / inference_usd, own_cost=1), _gain(eta_t, 1 / training_usd), "dollar")
 
 
 def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -> Answer:
-    """Return where to use a slack second. `n` is the number of rollouts for each answer, 1 + rho."""
+    """Return whether the next second of free device time should go to inference or to training. `n` is the number of
+    rollouts for each answer, 1 + rho."""
     per_second = float(yields.rollouts_per_s / yields.answers) / n
     return _weigh(_gain(eta_n, per_second), _gain(eta_t, 1 / float(yields.training_s)), "slack second")
 
 
 def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
-    """Return the share by which the cost falls, (eta - own_cost) * rate, if a side grows by the share `rate`. This
-    growth also raises the cost, by the share own_cost * rate."""
+    """Return the share by which the cost falls if one side, inference or training, grows by the share `rate`. It is
+    eta * rate for the additional answers, minus own_cost * rate for what the growth itself costs."""
     if eta.value is None or eta.draws is None:
         return eta
     draws, value = (eta.draws - own_cost) * rate, bootstrap.rounded((eta.value - own_cost) * rate)

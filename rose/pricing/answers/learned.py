@@ -1,5 +1,5 @@
-"""Tells whether a policy learned: its accepted share is higher at the end of a run than at the beginning, and Wilson's
-intervals of the two do not overlap. Each has `GROUPS_MIN` judged groups, or a quarter of the run if that is less."""
+"""Says whether a policy learned: its accepted share is higher at the end of a run than at the beginning, and the Wilson
+intervals of the two shares do not overlap. Each end has `GROUPS_MIN` judged groups, at most a quarter of the run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 """Says which factor ("lever") changes the cost of a correct answer (C3) most. docs/pricing.md has the formula and its
-derivatives. Levers are ranked by the dollars that are saved if the factor becomes a tenth better."""
+derivatives. Levers are ranked by the dollars that each saves if it becomes a tenth better."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Factors:
         return formulas.cost_correct(self.cpm, self.r, self.one_plus_rho - 1, self.alpha, self.pi)
 
     def moved(self, name: str, value: float) -> Factors:
-        """Return the factors with `value` for the factor `name`. Less waste also makes rollout tokens cheaper."""
+        """Return the factors, with `name` set to `value`. A lower `waste` also lowers the prices of rollout tokens."""
         if name != "waste":
             return replace(self, **{name: value})
         cheaper = (1 - self.waste) / (1 - value)

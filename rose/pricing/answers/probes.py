@@ -26,7 +26,7 @@ class Probe:
 
 
 def from_file(path: Path) -> list[Probe]:
-    """Return the probes of a file. Raises PricingError."""
+    """Return the probes in a CSV or Parquet file. Raises PricingError for a file or rows that cannot be used."""
     frame = _read(path)
     if set(frame.columns) != set(_COLUMNS):
         raise PricingError(
@@ -64,7 +64,8 @@ def _probability(text: str) -> float | None:
 
 
 def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:
-    """Return the probes. Raises PricingError for `faults`, if a verifier judged a probe twice, or if rows disagree."""
+    """Return the probes in `rows`. Raises PricingError if `faults` lists any, if a verifier has two verdicts on one
+    probe, or if a probe is `correct` in one row and wrong in another."""
     probes: list[Probe] = []
     seen: dict[tuple[str, str], str] = {}
     truth: dict[str, tuple[bool, str]] = {}

@@ -187,7 +187,7 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Return dollars per million useful tokens. A dedicated token's marginal price is the purchase that was avoided."""
+    """Return dollars per million useful tokens. On dedicated devices, the marginal price is what buying would add."""
     make, way = run.make, compared.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:
@@ -238,7 +238,7 @@ def _fates(run: PricedRun) -> Table:
 
 
 def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the latency of requests by device. A budget that differs between requests has no figure."""
+    """Return request latency on lent and on other devices. A budget that differs between requests is not shown."""
     make = run.make
     by_name = {"all" if row["everything"] else "lent" if row["lent"] else "not lent": row for row in totals}
     by_name = {name: by_name.get(name, {"requests": 0}) for name in ("lent", "not lent", "all")}

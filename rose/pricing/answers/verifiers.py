@@ -1,5 +1,5 @@
-"""Compares verifiers: how well each reports probabilities, and what a correct answer costs with it. docs/pricing.md
-defines the two (strictly proper) scores. Verifiers are ranked by Brier score: the other may be infinite."""
+"""Compares verifiers by how good their probabilities are, and by what a correct answer costs with each. docs/pricing.md
+defines two scores (strictly proper). The Brier score ranks verifiers; the logarithmic one may be infinite."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,7 +92,8 @@ def compare(
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
 ) -> VerifierComparison:
-    """Return each verifier's scores and cost of a correct answer. `trajectory_draws`: draws of `usd_per_trajectory`."""
+    """Return each verifier's scores, and what a correct answer costs with this verifier. `usd_per_trajectory` is the
+    cost of a trajectory before its verdict. `trajectory_draws` are bootstrap draws of this cost."""
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
         by_verifier[probe.verifier][probe.probe] = probe
@@ -140,7 +141,7 @@ def _draws(
 
 
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
-    """Return the share of draws in which each verifier is the cheapest. Ties share a draw."""
+    """Return, by verifier, the share of draws in which it is the cheapest. Verifiers that tie in a draw share it."""
     # Without a correct accepted answer in a draw a verifier has no cost there: it counts as the most expensive.
     costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
     ties = (costs == costs.min(axis=0)) & np.isfinite(costs)

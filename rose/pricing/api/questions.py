@@ -139,7 +139,7 @@ class TrustQuery(LedgerQuery):
 
 
 def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
-    """Return a named ledger for each item, which is FOLDER or NAME=FOLDER. Raises LedgerError."""
+    """Return a named ledger for each item of `given`. An item is FOLDER or NAME=FOLDER. Raises LedgerError."""
     ledgers: dict[str, ServedLedger] = {}
     for text in given:
         name, equals, folder = text.partition("=")
@@ -152,7 +152,7 @@ def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
 
 
 def chosen(ledgers: Iterable[ServedLedger], name: str | None) -> ServedLedger:
-    """Return the ledger called `name`, or, if `name` is None, the only ledger. Raises RequestError."""
+    """Return the ledger called `name`. If `name` is None, return the only ledger. Raises RequestError."""
     known = {ledger.name: ledger for ledger in ledgers}
     if name is None and len(known) > 1:
         raise RequestError(f"give the parameter ledger, one of {', '.join(known)}")

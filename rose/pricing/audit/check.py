@@ -25,7 +25,8 @@ class Check:
 
 
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files with events, and the ledger with its hash chain and receipts. Raises LedgerError."""
+    """Check that every frozen file is as its event recorded it, and that the ledger agrees with its hash chain.
+    `against` has receipts by name; if there are any, the ledger must agree with them too. Raises LedgerError."""
     with suppress(UserError), ledger.lock("closing"):  # The checks below name what could not be finished.
         settle(ledger)
     report = ledger.verify(marks=continuation.marks(against or {}))

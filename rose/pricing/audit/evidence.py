@@ -39,7 +39,7 @@ class DeviceHour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """A device-hour's events. If its period is closed, events after the close are left out; `late` counts them."""
+    """The events of a device-hour. If its period is closed, later events are left out, and `late` is their number."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -67,7 +67,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class WriterEvents:
-    """The events of one writer. `holds` says whether its hash chain is intact; it is None if files are archived."""
+    """The events of one writer. `holds`: whether the writer's hash chain is intact, or None if files are archived."""
 
     writer: str
     first_seq: int

@@ -122,7 +122,7 @@ def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, proven
 
 
 def explain_closed(ledger: Ledger, question: ChargeQuestion, close_id: str) -> list[Explanation]:
-    """Explain a charge as closed and, if corrected, as last corrected. Raises as `explain` and `of_close` do."""
+    """Explain a charge as it was closed and, if corrected, as last corrected. Raises as `explain` and `of_close` do."""
     closed = of_close(ledger, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
     device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)

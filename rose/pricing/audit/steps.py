@@ -29,7 +29,8 @@ Holder = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The time that a run held a device in an hour, the part of it billed to the run, and the runs that shared it."""
+    """A run's time on a device in an hour. `held_ns` is all time in which the run had the device. `ns` is the part of
+    it that is billed to the run. `others` are the runs that had the device at the same time."""
 
     held_ns: int
     ns: int
@@ -76,7 +77,8 @@ def capacity(
     everybodys: pl.DataFrame,
     part: Held | None,
 ) -> Iterator[Step]:
-    """Yield the steps of device time. `rows` are a device-hour's charges. The question is about `question_rows`."""
+    """Yield the steps that explain charges for device time. `rows` are the run's charges in this device-hour, and the
+    question is about a part of them, `question_rows`. `everybodys` has the charges of all runs that held the device."""
     rows, question_rows, everybodys = map(_with_tenant, (rows, question_rows, everybodys))
     names = ("fleet_run_id", "device_id", "lease_id", "bucket", "rl_run_id")
     whole = _by(rows, names)
@@ -146,7 +148,7 @@ def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
 def transfer(
     rows: pl.DataFrame, question_rows: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
 ) -> Iterator[Step]:
-    """Yield the steps of weight syncs. `rows` are all transfer charges of the device-hour."""
+    """Yield the steps that explain charges of weight syncs. `rows` are all transfer charges of the device-hour."""
     sent: Counter[tuple[Any, ...]] = Counter()
     for event in evidence.syncs:
         sent[event["route"], event["policy_version"], event["rl_run_id"]] += event["wire_bytes"]
@@ -170,7 +172,7 @@ def transfer(
 
 
 def energy(rows: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence, *, shared: bool) -> Iterator[Step]:
-    """Yield the steps of energy charges. The device is `shared` if other runs have energy charges of it, too."""
+    """Yield the steps that explain energy charges. If `shared`, other runs have energy charges of the device, too."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * money.NANO_USD_PER_USD / money.MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")

@@ -27,7 +27,7 @@ _DEDICATED = ("rollout", "train")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Borrowing and its alternatives, dedicated devices first. If no useful token was borrowed, there are none."""
+    """Borrowing and its alternatives, dedicated first. Without useful borrowed tokens, `alternatives` is empty."""
 
     borrowed: RolloutOutput
     dedicated: RolloutOutput
@@ -39,7 +39,7 @@ class Comparison:
 
 
 def compare(run: PricedRun, *, market: bool = True) -> Comparison:
-    """Return a run's borrowing with its alternatives. `market` includes the offers. Raises PriceBookError."""
+    """Compare a run's borrowing with its alternatives. `market` adds the price book's offers. Raises PriceBookError."""
     allocation, m = run.allocation, run.borrow
     whole = run.charged if run.charged.fleet is None else replace(run.charged, frame=run.charged.fleet, fleet=None)
     by_class, of_fleet = rollout_outputs(run.charged), rollout_outputs(whole)
@@ -96,8 +96,9 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """By UTC hour: the idle nanoseconds of dedicated devices, and the borrowed tokens of the `fleet` and of the run
-    (`own`). If dedicated devices made no useful token, `fleet` and `own` are borrowed nanoseconds instead of tokens."""
+    """What was borrowed, and what dedicated devices could have done in its place, by UTC hour. `idle_ns` is the idle
+    time of dedicated devices. `fleet` and `own` are the useful borrowed tokens of the fleet and of the run. If
+    dedicated devices made no useful token, `fleet` and `own` are borrowed nanoseconds instead of tokens."""
 
     idle_ns: Mapping[int, Fraction]
     fleet: Mapping[int, int]
@@ -105,7 +106,9 @@ class _Need:
 
     @classmethod
     def over(cls, charged: Charges, fleet: Charges, classes: set[tuple[str, str]], amount: str) -> _Need:
-        """Return the need. If `classes` is empty, the idle time of rollout devices of a borrowed class counts."""
+        """Return what was borrowed, and the idle time that could have been used instead. `amount` is the column that
+        counts what was borrowed: `tokens` or `ns`. `classes` has the pairs (pool, device class) whose idle time counts.
+        If it is empty, the rollout devices of all borrowed classes count."""
         lent = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout") & (pl.col("kind") == "capacity")
         if amount == "tokens":
             lent &= pl.col("fate").is_in(USEFUL)
@@ -130,7 +133,7 @@ class _Need:
         return cls(idle_ns, there, own)
 
     def bought(self, way: Alternative, needed_ns: Fraction, increment_hours: Decimal | None) -> Alternative:
-        """Return the alternative with its purchase. `needed_ns` is the device time that the run's tokens need."""
+        """Return `way` with the device time that it must buy. `needed_ns` is what the run's borrowed tokens need."""
         if way.usd is None or not needed_ns:
             return way
         each_ns = needed_ns / sum(self.own.values())
@@ -149,7 +152,8 @@ class _Need:
 
 
 def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Fraction:
-    """[D] Return the useful part of an hour, 1 - interruptions * age / 3600. If it is 0 or less, no work finishes."""
+    """[D] Return the share of a spot device's time that is of use: 1 - interruptions_per_hour * age_s / 3600. An
+    interruption loses a turn's work, `age_s` seconds on average. If the result is 0 or less, no work finishes."""
     return 1 - interruptions_per_hour * age_s / 3600
 
 
@@ -174,7 +178,7 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Return one alternative for each offer. Its price is a mean over stretches, weighted by their borrowed time."""
+    """Return an alternative for each market offer. Its price is weighted by how long was borrowed at each price."""
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns
@@ -233,8 +237,8 @@ def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, mea
 
 
 def _age_s(turns: Sequence[Row], placement: str) -> Fraction | None:
-    """Return the mean age of a running turn in seconds, E[L^2] / (2 E[L]). L is the length of a completed turn at
-    `placement` or, if there are none, of any turn."""
+    """Return for how many seconds a running turn has run on average: E[L^2] / (2 E[L]). L is the length of a completed
+    turn at `placement` or, if there are none, of any completed turn. Return None if no turn was completed."""
     own = [row for row in turns if row["placement"] == placement] or list(turns)
     ns = sum(int(row["ns"]) for row in own)
     return Fraction(sum(int(row["squared_ns"]) for row in own), 2 * ns * NS_PER_S) if ns else None

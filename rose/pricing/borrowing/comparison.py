@@ -205,7 +205,8 @@ def worth_it(cash: Saving | None, m: Marginal) -> bool | None:
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:
-    """Return both ends of the saving's range as text. Return None if `cash` is None or `idle_anyway` is stated."""
+    """Return a text with two savings: if the fleet would exist without leases, and if it would not. Return None if
+    `cash` is None, or if the price book states the probability of this (`idle_anyway`)."""
     if cash is None or not m.unstated_usd:
         return None
     ends = f"{_usd(cash.usd)} {WOULD}, {_usd(cash.usd - m.unstated_usd)} {WOULD_NOT}"

@@ -34,7 +34,7 @@ ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a loa
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Figures about the bursts of a load bin. A figure without enough data is None; `why` names the missing data."""
+    """How often a burst begins in a load bin, and how many budgets it misses. If a figure is None, `why` says why."""
 
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None
@@ -46,7 +46,8 @@ class Rate:
 
     @property
     def misses_per_s(self) -> Fraction | None:
-        """Return h(b) * E[extra | b], the expected missed budgets in a lent device-second."""
+        """Return how many missed budgets to expect for each lent device-second: h(b) * E[extra | b]. In the load bin b,
+        h is the rate at which bursts begin, and extra is what a burst misses because of lending."""
         return None if self.hazard_per_s is None or self.extra is None else self.hazard_per_s * self.extra
 
 
@@ -75,7 +76,8 @@ def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | tuple[None, None
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
-    """Return how many more budgets a burst misses if its device is lent. Leases follow load, so it has no interval."""
+    """Return how many more budgets a burst misses on a lent device than on another device, or None for too few bursts.
+    The figure has no interval: leases depend on load, so bursts on lent devices are no random sample."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")
@@ -106,8 +108,9 @@ class Accrual:
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Return the provision of each UTC day that has lent time. A day uses the rates known when it began, and
-    its own data too if earlier data are too few. Later days never change an accrual."""
+    """Return the provision of each UTC day that has lent time, from rows of `bursts.sql`. A day is computed with the
+    rates that were known when it began. If the data before it are too few, the day's own data are added. Later days
+    never change an accrual."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
@@ -135,7 +138,7 @@ def _until(rows: Sequence[Row], day: date) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The balance of one UTC day, in whole nano-dollars. Before the first accrual, only `realised` is not None."""
+    """The balance of one UTC day, in whole nano-dollars. Before the first accrual, all but `realised` are None."""
 
     day: date
     opening: int | None
@@ -147,7 +150,7 @@ class Balance:
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
     """[D] Return each day's balance: opening + accrued - realised - released = closing. A provision that is not used is
-    released at the end of the next day. A cost above it stays as debt. Raises ValueError if an accrual is missing."""
+    released at the end of the next day. A higher cost stays as debt. Raises ValueError if an accrual is missing."""
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})
@@ -271,7 +274,7 @@ def _day(make: Figures, balance: Balance, accrual: Accrual | None, missing: str 
 
 
 def _break_even(run: PricedRun) -> Figure:
-    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m per borrowed device-hour. m is without the provision."""
+    """[D] Return the provision per borrowed device-hour at which borrowing costs as much as dedicated devices."""
     borrowed, dedicated = run.tokens["borrowed"], run.tokens["dedicated"]
     own, lent = run.allocation.in_pools("rollout", "train"), run.borrow.borrowed_ns
     own_ns, worked_ns = own.bucket_ns()["rollout"], own.measured_ns()["rollout"]

@@ -1,5 +1,5 @@
 """The report on the borrowing of one run: does it harm serving, and does it save money against buying devices? It also
-shows the saving with each input alone at either end of its range, since the saving is linear in its inputs."""
+moves each input alone to both ends of its range, and shows the saving there. The saving is linear in its inputs."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -71,7 +71,7 @@ def risk(run: PricedRun) -> Section:
 
 
 def without_prices(ledger: Ledger, run_id: str) -> Harm:
-    """Return a run's harm without using prices. Raises PricingError."""
+    """Return how much lending harmed serving in a run. This needs no price book. Raises PricingError."""
     with closing(ledger.connect()) as connection:
         refuse_archived(ledger, connection, run_id)
         run_facts(connection, run_id)
@@ -123,7 +123,8 @@ def says(measured: Harm) -> str:
 
 
 def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """Return (input, saving at its worse end, saving at its better end) in dollars, the widest range first."""
+    """Return how much each uncertain input can change the saving, as (input, saving at the input's worse end, saving at
+    its better end), in dollars. The input with the widest range comes first."""
     if way.cash is None or way.added_usd is None:
         return ()
     cash = way.cash.usd

@@ -1,5 +1,5 @@
 """How much borrowing saved against each alternative (docs/pricing.md). The intervals are from a bootstrap over groups.
-Each of its draws also draws m, the token prices and an offer's price from their own intervals."""
+In each resample, the marginal cost m, token prices and an offer's price are also drawn, each from its own interval."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARE = "it is a share of the fleet's figure, which has the interval"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bought:
-    """The dedicated device time that must be bought: the needed time beyond the idle time of the same UTC hour."""
+    """Dedicated device time that must be bought: in each UTC hour, the part of the needed time above the idle time."""
 
     #: By start of the hour: H, device time that its tokens would have taken, and I, idle time paid for, nanoseconds.
     hours: Mapping[int, tuple[Fraction, Fraction]]
@@ -66,7 +66,7 @@ class Bought:
         return self.bought_ns * self.usd_per_device_hour / NS_PER_HOUR
 
     def within(self, from_ns: int, to_ns: int) -> tuple[Fraction, Fraction]:
-        """Return the shares of the needed and of the bought time that fall in [from_ns, to_ns)."""
+        """Return which share of the needed time, and which share of the bought time, lies in [from_ns, to_ns)."""
         inside = replace(self, hours={at: hour for at, hour in self.hours.items() if from_ns <= at < to_ns})
         needed, beyond = self.needed_ns, self.beyond_ns
         return inside.needed_ns / needed, inside.beyond_ns / beyond if beyond else Fraction(0)
@@ -118,7 +118,8 @@ def saved(
     borrowed_usd: Fraction,
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
-    """Return each alternative with its saving and interval. An RL run's share of a fleet has no interval."""
+    """Return each alternative with its saving and the saving's interval. An RL run's share of a fleet's saving has
+    none. `borrowed_usd` and `borrowed_loaded_usd` are the amortized and the fully loaded cost of borrowing."""
     drawn = resample(groups) if groups.rows else None
     units, charged = 0 if drawn is None else drawn.units, borrow.charged_estimate
 

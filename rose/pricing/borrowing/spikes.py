@@ -1,5 +1,5 @@
-"""Simulates that serving load and rollout demand rise together, with a correlation r (docs/pricing.md). At r = 1 both
-are sorted, which is the worst case: the loss is supermodular (two high values together cost more than apart)."""
+"""Simulates that serving load and rollout demand rise together, with a correlation r (docs/pricing.md). At r = 1, the
+highest load meets the highest demand: the worst case, because two high values cost most together (supermodularity)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """What a window costs in dollars, and what it yields. Device-seconds are summed over serving devices."""
+    """Inputs of the simulation: a window's size, prices and tokens. Device-seconds are sums over serving devices."""
 
     device_s_per_window: float
     window_s: int
@@ -59,21 +59,23 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """Return the mean figures of seeded random pairings at each r in COUPLINGS. Arrays have shape (windows,)."""
+    """Return the simulated figures for each correlation r in COUPLINGS. Each figure is a mean over random pairings of
+    the windows' loads with the windows' demands. The pairings are seeded. The arrays have one value for each window."""
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
     return tuple(_at(r, s, served, q, fleet) for r in COUPLINGS)
 
 
 def pairing(r: float, size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Return the ranks of two normal variables of correlation r, each of shape (size,)."""
+    """Draw `size` pairs of normal variables with correlation r. Return the ranks of the first and the second ones."""
     first, other = random.standard_normal((2, size))
     second = r * first + sqrt(1 - r * r) * other
     return np.argsort(np.argsort(first)), np.argsort(np.argsort(second))
 
 
 def observed(load: Floats, demand: Floats) -> float | None:
-    """Return r = 2 sin(pi * rho / 6) for the rank correlation rho, or None if one side never changes."""
+    """Return the observed correlation r of load and demand: 2 sin(pi * rho / 6), where rho is their rank correlation.
+    Return None if load or demand never changes."""
     from scipy.stats import rankdata
 
     one, other = rankdata(load), rankdata(demand)
@@ -83,7 +85,8 @@ def observed(load: Floats, demand: Floats) -> float | None:
 
 
 def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
-    """Return r*, at which a borrowed token costs as much as a dedicated one, `usd_per_token`. It is interpolated."""
+    """Return r*, the correlation at which a borrowed token costs as much as a dedicated one, `usd_per_token`. It is
+    interpolated between `points`. Return None if there is no such correlation."""
     for (low_r, low), (high_r, high) in pairwise([(point.r, point.usd_per_token) for point in points]):
         if low is None or high is None:
             continue
@@ -154,7 +157,8 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return the longest length in seconds that gives enough windows (or the shortest), and all but sparse windows."""
+    """Return the length of a window in seconds, and all windows with at least half of the fullest one's device time.
+    The length is the longest of WINDOWS_S that gives enough windows, or else the shortest."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)

@@ -73,7 +73,7 @@ class Allocation:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
 
     def measured_ns(self) -> dict[str, int]:
-        """Return `bucket_ns` plus the time that was billed to other runs. Figures about output use this sum."""
+        """Return `bucket_ns`, plus shared time that is billed to other runs. Figures about output use this sum."""
         others = {
             bucket: sum((d.others_ns.get(bucket, Fraction(0)) for d in self.devices), Fraction(0))
             for bucket in TIME_BUCKETS
@@ -163,7 +163,7 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Return the hardware time for each billed nanosecond. In an hour, all runs together have at most an hour."""
+        """Return hardware time per billed nanosecond. In an hour, all runs together use at most one hour of it."""
         return self.room / self.part
 
 

@@ -1,9 +1,9 @@
 """Charges, computed from hourly sums and a price book: integers that sum exactly to the bill.
 
 [D] For each device and UTC hour, provisioned time * rate is rounded once, half to even. This amount is split among
-leases and buckets in proportion to nanoseconds, and the part of rollout time in proportion to tokens, both by largest
-remainder. Prices change only at midnight UTC. A weight sync costs bytes * the route's price. Metered energy costs
-kWh * PUE * tariff. Both are rounded once, as the sum of an hour."""
+leases and buckets in proportion to nanoseconds. The part of rollout time is then split in proportion to tokens. Both
+splits are by largest remainder. Prices change only at midnight UTC. A weight sync costs bytes * the route's price.
+Metered energy costs kWh * PUE * tariff. For syncs and for energy, the sum of an hour is rounded once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -155,8 +155,8 @@ def _price(
         _bring_charges_up_to_date(connection, book)
     except (duckdb.OutOfRangeException, duckdb.ConversionException) as error:
         raise PricingError(
-            f"an amount is too large or too precise to be kept exactly ({error}): give tariff, PUE and rates fewer "
-            "decimals, and give each device that draws more than 2.5 kW its own power meter"
+            f"an amount is too large or too precise to be kept exactly ({error}): use fewer decimals in tariff, "
+            "PUE and rates, and give each device that draws more than 2.5 kW its own power meter"
         ) from error
     whole = _frame(connection)
     _refuse_too_large(whole)
@@ -211,7 +211,7 @@ def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
 
     For each device and day, `loaded_nano` has the same sum as `cost_nano`. Sync, activation and transfer count as
     rollout, and headroom as serving. Idle time and energy are divided among the device's work in proportion to cost.
-    Without work, they count as the work that the pool is for."""
+    If the device did no work on that day, they are charged to the work that its pool is for."""
     with database.empty() as connection:
         connection.register("charge", frame)
         loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
@@ -266,7 +266,7 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Yield a run's own provisioned times; on a shared device, from the run's first hour to its last."""
+    """Yield the times in which a run had devices: on another run's device, from its first charged hour to its last."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )
@@ -281,7 +281,7 @@ def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Itera
 
 
 def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Return the charges of the period. Polars is faster than DuckDB at this join."""
+    """Return the charges of the period. They are joined in Polars, which is faster here than DuckDB."""
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
     payers: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
@@ -299,7 +299,7 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raise PricingError for hardware in two classes at once. The cheaper class would lower what others pay."""
+    """Raise PricingError if hardware is in two classes at once: the cheaper class would lower what other runs pay."""
     overlaps = records(connection.execute(sql.read("charges/26_classes.sql")))
     if overlaps:
         raise PricingError(

@@ -1,7 +1,7 @@
-"""Hourly sums of a ledger, and how far each writer's events are included.
+"""Hourly sums of a ledger's events, and for each writer the last event that the sums include.
 
 The sums of a ledger with at least KEPT_EVENTS events are in the file `<ledger>/pricing.duckdb`, which you may remove.
-Those of a smaller ledger are in memory."""
+The sums of a smaller ledger are in memory."""
 
 import hashlib
 import os
@@ -45,7 +45,7 @@ _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "traje
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a writer's events were read: through segment `index` of `epoch`. The next event has `next_seq`."""
+    """How far a writer's events were read: to the end of segment `index` of `epoch`. The next event has `next_seq`."""
 
     epoch: int
     index: int
@@ -75,8 +75,8 @@ _memory_lock = threading.Lock()
 
 @contextmanager
 def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
-    """Yield a connection to current sums, and the answers that were already computed from them. Other callers wait.
-    Raises LedgerError or PricingError."""
+    """Update the sums. Yield a connection to them, and a cache of answers that were computed from them. Other callers
+    wait until the `with` block ends. Raises LedgerError or PricingError."""
     path = ledger.folder / STATE
     try:
         if not path.exists():
@@ -131,7 +131,7 @@ def _in_memory(ledger: Ledger, small: bool) -> Iterator[tuple[duckdb.DuckDBPyCon
 
 
 def _content(ledger: Ledger) -> bytes:
-    """Return a digest of every file that the sums depend on, or no bytes if a file moved meanwhile."""
+    """Return a digest of all files that the sums depend on, or empty bytes if a file disappeared during the reading."""
     digest = hashlib.sha256()
     listed = (path for name in _SUMMED for path in (ledger.folder / name, *(ledger.folder / name).rglob("*")))
     try:
@@ -194,8 +194,9 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
-    """Add new events to the sums, in the open transaction unless `first` is set.
-    Return False if earlier sums must be undone: for a repeated event_id, disputed time, or a changed pool or class."""
+    """Add new events to the sums, and return True. Return False if new events change what the earlier sums count, so
+    that all must be added up again: a repeated event_id, disputed time, or a changed pool or class. Unless `first` is
+    set, the caller opens a transaction before the call, and commits or rolls it back afterwards."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -278,7 +279,7 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield (hours since the epoch, ns by bucket) for each hour of a slice, divided by largest remainder."""
+    """Cut a slice at each full hour. Yield (hours since the epoch, ns by bucket), divided by largest remainder."""
     left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
     for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
         part = split(ns, left)
@@ -288,7 +289,8 @@ def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
 
 
 def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str | None, dict[str, int]]]:
-    """Yield (RL run, ns by bucket) for each owner of a part of a slice. None is the device's own run."""
+    """Divide a slice's time among the runs that it belongs to. `part` has the nanoseconds by bucket. Yield (RL run, its
+    nanoseconds by bucket), with None in the place of the RL run for the run that owns the device."""
     owners = dict.fromkeys(_ROLLOUT_BUCKETS, row["rollout_run_id"]) | {"train": row["train_run_id"]}
     for rl_run_id in dict.fromkeys((None, *owners.values())):
         own = {bucket: ns if owners.get(bucket) == rl_run_id else 0 for bucket, ns in part.items()}
@@ -316,7 +318,7 @@ def _version() -> str:
 
 
 def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
-    """Return what each writer added since its mark (all, if it has none). Raises LedgerError for a damaged segment."""
+    """Return the events after each writer's mark (without a mark: all). Raises LedgerError for a damaged segment."""
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0

@@ -209,7 +209,7 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> Bill
 
 
 def of_run(ledger: Ledger, run_id: str, price_book: str | PriceBook | None = None) -> Bill:
-    """Return the bill of a run, with the marginal cost. The bill of a fleet includes its RL runs."""
+    """Return the bill of a run, with the marginal cost of borrowing. The bill of a fleet includes its RL runs."""
     from rose.pricing.run.priced import priced as priced_run
 
     book = pricebook.choose(ledger, price_book, run_id=run_id)
@@ -238,8 +238,8 @@ def one_provenance(ledger: Ledger, present: set[str], chosen: str | None, period
         return chosen
     if len(present) > 1:
         raise PricingError(
-            f"{period.label} has charges of different provenance ({', '.join(sorted(present))}); no figure may be made "
-            "of both: choose one with --provenance"
+            f"{period.label} has charges of different provenance ({', '.join(sorted(present))}); no figure may "
+            "combine them: choose one with --provenance"
         )
     if not present:
         refuse_archived_since(ledger, period.from_ns)

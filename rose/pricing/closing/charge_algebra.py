@@ -60,7 +60,7 @@ def canonical(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> list[dict[str, Any]]:
-    """Return sums by dimensions, the largest first. Null becomes "unallocated". Raises PricingError."""
+    """Return sums by dimensions, largest first. Null becomes "unallocated". Raises PricingError for unknown names."""
     known = [name for name, column in BY.items() if column in frame.columns]
     for name in by:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Closing a period freezes its charges. Restating it adds signed rows, so that closed + corrections = restated."""
+"""Closes and restates periods. Closing freezes charges. Restating adds signed rows: closed + corrections = restated."""
 
 import dataclasses
 import getpass
@@ -91,7 +91,7 @@ def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
 
 
 def settle(ledger: Ledger) -> None:
-    """Finish a killed process's recorded postings, and remove its other files. The caller must hold the lock."""
+    """Finish recorded postings of a killed process, and remove its other files. The caller must hold the lock."""
     for posted in postings(ledger).values():
         store.finish(ledger, posted)
     store.discard_unposted(ledger)
@@ -183,7 +183,8 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Post and return a correction of a close. Return None if no charge differs. `book`: by default, the last one.
+    """Price a closed period again, and post the difference as a correction. Return the correction, or None if no charge
+    differs. By default, `book` is the price book of the close's last posting.
 
     Raises PricingError for an unknown close, an empty reason, or a period that cannot be priced. Also raises
     PriceBookError."""

@@ -81,7 +81,7 @@ class Posting:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the posting's event. The event has the files' SHA-256, so this covers them, too."""
+        """Return the SHA-256 of the posting's event, which contains the SHA-256 of the files and so covers them."""
         return hashlib.sha256(canonical(self.to_json())).hexdigest()
 
     @property
@@ -114,8 +114,8 @@ def postings(ledger: Ledger) -> dict[str, list[Posting]]:
             posted = by_close.setdefault(posting.close_id, [])
             if len(posted) != posting.number:
                 raise PricingError(
-                    f"close {posting.close_id}: the ledger's events have posting {posting.number} where "
-                    f"{len(posted)} must come next; `rose ledger verify` says what is damaged"
+                    f"close {posting.close_id}: the next posting must have number {len(posted)}, but the ledger's next "
+                    f"event has {posting.number}; `rose ledger verify` says what is damaged"
                 )
             posted.append(posting)
     return by_close

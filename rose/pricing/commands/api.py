@@ -18,7 +18,7 @@ def api_command(
     ledgers: Annotated[
         list[str], typer.Argument(help="Folders of ledgers, each as FOLDER or NAME=FOLDER.", metavar="LEDGER...")
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on; all but loopback need a token.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free port.")] = DEFAULT_PORT,
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="File with the callers' token; by default ROSE_API_TOKEN.")

@@ -23,7 +23,7 @@ books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them,
 CloseArgument = Annotated[str, typer.Argument(help="Name of a close; `rose books show` lists all.", metavar="CLOSE")]
 ReceiptOption = Annotated[
     Path | None,
-    typer.Option("--receipt", help="Write a signed receipt to this file; keep it out of the ledger owner's reach."),
+    typer.Option("--receipt", help="Write a signed receipt to this file, where the ledger's owner cannot change it."),
 ]
 
 
@@ -202,7 +202,7 @@ def explain_command(
     bucket: Annotated[str | None, typer.Option("--bucket", help="serving, rollout, ..., transfer or energy.")] = None,
     lease: Annotated[str | None, typer.Option("--lease", help="Lease that was in force.")] = None,
     team: Annotated[str | None, typer.Option("--team", help="Team that pays.")] = None,
-    task: Annotated[str | None, typer.Option("--task", help="Task of rollout time.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Task that the rollouts worked on.")] = None,
     fate: Annotated[str | None, typer.Option("--fate", help="Fate of rollout tokens.")] = None,
     policy_version: Annotated[int | None, typer.Option("--policy-version", help="Policy version of tokens.")] = None,
     close_id: Annotated[str | None, typer.Option("--close", help="Explain the booked figure of this close.")] = None,

@@ -50,9 +50,9 @@ def borrow_command(
         Literal["risk", "price", "provision", "compare", "spikes"] | None,
         typer.Option(
             "--only",
-            help="One question: does borrowing harm serving or save money (risk), what it added to the bill (price), "
-            "what later bursts cost (provision), what the same tokens cost elsewhere (compare), or what it costs if "
-            "load and demand rise together (spikes, simulated).",
+            help="One question: does borrowing harm serving or save money (risk)? What did it add to the bill (price)? "
+            "What do later bursts cost (provision)? What do the same tokens cost elsewhere (compare)? What would "
+            "borrowing cost if load and demand rose together (spikes, simulated)?",
         ),
     ] = None,
     price_book: BookOption = None,
@@ -62,7 +62,7 @@ def borrow_command(
         typer.Option(
             "--decisions",
             help="Before the report, record decisions from a CSV (device_id,device_class,decision,from,to,decided_by,"
-            "reason): which serving devices were kept to be lent, which dedicated devices were let go.",
+            "reason): which serving devices were kept to be lent, and which dedicated devices were let go.",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -1,5 +1,5 @@
-"""The FOCUS 1.2 rows of a bill, as Parquet or CSV. An hour of the fleet has purchase rows with the billed cost, and
-rows for its charges with the amortized cost. Quantities are rounded to 1e-12."""
+"""The FOCUS 1.2 rows of a bill, as Parquet or CSV. Each hour of the fleet has two kinds of rows: purchases with the
+billed cost, and charges with the amortized cost. Quantities are rounded to 1e-12."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -90,7 +90,7 @@ def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
 
 
 def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
-    """Divide `total_nano` among borrowed rows by their time. Other rows get null, and all do without a total."""
+    """Divide `total_nano` among borrowed rows by time. Other rows are null, or all rows if `total_nano` is None."""
     borrowed = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout")
     name = "marginal_nano"
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():

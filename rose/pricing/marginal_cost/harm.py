@@ -1,5 +1,5 @@
-"""What lending costs serving. Windows in which leases were withheld at random are compared with lent time: all other
-drawn windows, even without a lease, since a lease may end early because of lending (docs/pricing.md)."""
+"""What lending costs serving. Windows in which leases were withheld at random are compared with lent time. Lent time is
+all other drawn windows, also those without a lease, since lending itself may end a lease early (docs/pricing.md)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class Harm:
 
 
 def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -> Harm:
-    """Return the comparison of a run's withheld windows with its others. Without `lending`, a late request costs 0."""
+    """Compare a run's withheld windows with its other windows. If `lending` is empty, a late request costs 0."""
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     why = _not_random(drawn)
     harm = Harm(confounded=why, not_random=why, windows=drawn["windows"], withheld=drawn["withheld"])
@@ -78,7 +78,7 @@ def _not_random(drawn: Row) -> str | None:
 
 
 def realised(harm: Harm, stretches: Stretches) -> Term:
-    """Return how many dollars more missed budgets and latency cost than in withheld windows, below 0 if less."""
+    """Return the dollars that missed budgets and latency cost beyond what withheld windows predict (below 0: less)."""
     compared, lending = harm.strata["cost"], stretches.lending
     # The curve never exceeds the penalty.
     bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
@@ -98,7 +98,8 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
-    """Return three numbers of requests in lent time: those compared, those late, and those late because of lending."""
+    """Return counts of requests in lent time: all that were compared, the late ones, and (estimated) those that were
+    late because of lending. Return None if there are too few windows."""
     if (compared := harm.strata.get("misses")) is None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
@@ -138,8 +139,9 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
 
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
-    """Return the price of the time that serving worked longer because of rollouts. Without withheld windows, this time
-    is half of the time that both worked (assumed), plus the measured delay, from `lent`: rows of `lent_time`."""
+    """Return the term for the time that serving worked longer because of rollouts. Without enough withheld windows,
+    this time is computed from `lent` (rows of `lent_time`): half of the time in which both worked, which is an
+    assumption, plus the measured delay."""
     if (compared := harm.strata.get("busy")) is None:
         return _by_slices(lent, stretches, harm.confounded or "too few windows have both requests and device slices")
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
@@ -183,7 +185,8 @@ def _by_slices(lent: Iterable[Row], stretches: Stretches, why: str) -> Term:
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:
-    """Yield each row of lent time, and its `y` less what its stratum's withheld windows predict for its `x`."""
+    """Yield each row of lent time with its excess. The excess is the row's column `y`, minus its column `x` times the
+    mean y / x of withheld windows in the same stratum."""
     keys = holdout.key_of([row for row in harm.clusters if row["measure"] == measure_name])
     of_strata = [(keys[row["device_id"]], row) for row in harm.sums if row["device_id"] in keys]
     sum_x, sum_y = Counter[str](), Counter[str]()

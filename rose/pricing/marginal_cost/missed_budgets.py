@@ -18,7 +18,8 @@ _NOTHING_TO_COMPARE = "not enough data: no request of this load arrived while it
 
 
 def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
-    """Return the cost of missed budgets and of latency. If the harm is confounded, latency is left out."""
+    """Return the term for missed budgets and latency. If `measured.confounded` is set, the effect of lending cannot be
+    separated from that of load: requests are then compared by load, and latency is left out."""
     if not any(penalties(stretches)):
         return absent(NO_PENALTY)
     if measured.confounded is None:
@@ -35,8 +36,9 @@ def realised_by_day(
 
 
 def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
-    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, from rows of `violations_by_load`.
-    v is the late share of N requests. Leases depend on load: no interval. Bins without unlent requests are left out."""
+    """[D] Return the term if windows cannot be compared: the sum over load bins of N_lent * (v_lent - v_unlent) *
+    penalty. N is the number of requests and v their late share, from rows of `violations_by_load`. Bins without unlent
+    requests are left out. There is no interval: leases depend on load, so lent requests are not random."""
     compared = _compared(bins)
     counted = sum(row["requests"] for row, _ in compared)
     left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
@@ -57,7 +59,7 @@ def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, F
 
 
 def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
-    """Return rows of lent requests, each with its misses less those of as many unlent requests at the same load."""
+    """Return each row of lent requests, with its misses beyond those of as many unlent requests at the same load."""
     requests, misses = Counter[int](), Counter[int]()
     for row in bins:
         if not row["lent"] and row["load_bin"] is not None:

@@ -1,4 +1,4 @@
-"""The electricity that lending costs: metered and compared with withheld leases, or assumed from a power curve.
+"""The electricity that lending costs: metered and compared with withheld windows, or assumed from a power curve.
 
 [D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld. The energy E was metered in time T."""
 
@@ -36,7 +36,7 @@ class Metered:
 
 
 def metered(readings: Iterable[Row], not_random: str | None) -> dict[str, Metered]:
-    """Return the readings by device class. `not_random` says why withheld windows are no random sample."""
+    """Return the metered energy by device class. `not_random` says why withheld windows are no random sample."""
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in readings:
         by_class[row["device_class"]].append(row)
@@ -60,7 +60,7 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """Return the energy term, absent without a power curve if readings cannot be compared. Raises PriceBookError."""
+    """Return the energy term, absent if there are no comparable readings and no power curve. Raises PriceBookError."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)
@@ -117,7 +117,7 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
 
 
 def _usd_per_joule(book: PriceBook, device_class: str, at_ns: int) -> Fraction | None:
-    """Return tariff times PUE, or None if the price of the device includes energy."""
+    """Return the price of a joule, tariff * PUE, or None if the price of the device includes energy."""
     if book.device_at(device_class, "serving", at_ns).energy_included:
         return None
     electricity = book.electricity_at(at_ns)

@@ -56,7 +56,7 @@ def decisions(path: Path) -> tuple[ScaleDown, ...]:
 def _decision(where: str, line: Mapping[str | None, str | None]) -> ScaleDown:
     values = {name: (line.get(name) or "").strip() for name in COLUMNS}
     if None in line or not all(values[name] for name in COLUMNS[:-1]):
-        raise PricingError(f"{where} must have a value in each of {', '.join(COLUMNS[:-1])}, and no more")
+        raise PricingError(f"{where} must have a value in each of {', '.join(COLUMNS[:-1])}; nothing may follow reason")
     if values["decision"] not in ("kept", "let_go"):
         raise PricingError(f"{where}: `decision` must be kept or let_go, got {values['decision']!r}")
     from_ns, to_ns = (_utc_ns(where, name, values[name]) for name in ("from", "to"))
@@ -113,12 +113,12 @@ def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span
         if span.device_id == one.device_id and one.t0_ns < span.to_ns and span.from_ns < one.t1_ns:
             raise PricingError(
                 f"run {run_id!r} has a decision on device {one.device_id!r} from {utc(span.from_ns)} to "
-                f"{utc(span.to_ns)}, which overlaps {utc(one.t0_ns)} to {utc(one.t1_ns)}; record only the rest"
+                f"{utc(span.to_ns)}, which overlaps {utc(one.t0_ns)} to {utc(one.t1_ns)}; record only the new time"
             )
 
 
 def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
-    """Return the spans, with class, of devices `kept` or `let_go`. If two overlap, the first one gives the class."""
+    """Return (span, class) of the devices with this `decision`. If two spans overlap, the first one gives the class."""
     spans: list[tuple[Span, str]] = []
     named = sorted(
         (Span(row["device_id"], row["t0_ns"], row["t1_ns"]), str(row["device_class"]))
@@ -186,7 +186,7 @@ class Gate:
 
 
 def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
-    """Cut spans at the ends of hours that runs shared. Return each piece, and the share of it that is the run's."""
+    """Cut spans at both ends of each hour that runs shared. Return each piece, and the run's share of the piece."""
     hours: dict[str, dict[int, Fraction]] = {}
     for time in shared:
         hours.setdefault(time.device_id, {})[time.hour_ns] = time.part
@@ -225,8 +225,10 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of the time that nobody would have paid for without leases: `borrowed` rows (from
-    `billed`) times 1 - `gate`, and `kept` rows times `gate` and the run's share of their piece in `pieces`."""
+    """Return the amortized price of device time that nobody would have paid for without leases. `gate` has, by stretch,
+    the probability that the fleet would have existed anyway. A `borrowed` row (from `billed`) has the weight 1 - gate.
+    A `kept` row is leased time of a device that was kept to be lent. Its weight is gate * the run's share of the piece
+    in which it lies (`pieces`, from `cut`)."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
     return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))

@@ -43,7 +43,8 @@ def absent(why: str) -> Term:
 def by_rate(
     stretches: Stretches, field: str, amounts: Iterable[tuple[int, Fraction]], says: Callable[[Fraction, str], str]
 ) -> Term:
-    """Return the sum of `amounts`, (stretch, amount), at the rate `field` of [lending]. It is absent without a rate."""
+    """Return a term: the sum of amounts times the rate `field` of the price book's table [lending]. Without a rate, the
+    term is absent. `amounts` are pairs (stretch, amount). `says` makes the explanation."""
     rates = [getattr(entry, field) for entry in stretches.lending]
     if None in rates:
         return absent(f"the price book sets no {field}")
@@ -63,7 +64,7 @@ def basis_of(bases: Iterable[Basis]) -> Basis:
 
 
 def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
-    """Return the entries' widest range, as factors of their figures. Without a range, return (1, 1)."""
+    """Return a range that covers the ranges of all entries, as factors (lowest, highest); without ranges, (1, 1)."""
     low, high = 1.0, 1.0
     for entry in entries:
         if entry.low_share is not None and entry.high_share is not None:
@@ -72,7 +73,7 @@ def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
 
 
 def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | None:
-    """Return the interval of the sum of `costs`, (dollars, entries), by the entries' ranges, or None without any."""
+    """Return the interval of a sum of `costs`, each (dollars, entries that set them). None if no entry has a range."""
     ranged = [(float(usd), range_of(entries)) for usd, entries in costs]
     if all(low == high for _, (low, high) in ranged):
         return None
@@ -80,7 +81,7 @@ def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | Non
 
 
 def nano_by_key(parts: Mapping[K, Fraction]) -> dict[K, int]:
-    """Round to nano-dollars by largest remainder. The parts sum to the rounded sum."""
+    """Round dollars to whole nano-dollars by largest remainder. The results sum to the rounded sum."""
     return rounded({key: usd * NANO_USD_PER_USD for key, usd in parts.items()}) if parts else {}
 
 
@@ -113,7 +114,7 @@ class Stretches:
         return sum(change <= at_ns for change in self.changes_ns)
 
     def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        """Yield (stretch, times) for the columns `names` of a row, which is split among its stretches in proportion."""
+        """Divide a row among its stretches by time. Yield (stretch's number, its part of each column in `names`)."""
         if row["t0_ns"] is None:
             yield row["segment"], {name: Fraction(row[name]) for name in names}
             return

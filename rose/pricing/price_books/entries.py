@@ -45,7 +45,7 @@ def _tuple(value: object) -> object:
 
 
 def rising(points: Sequence[tuple[Decimal, Decimal]]) -> Sequence[tuple[Decimal, Decimal]]:
-    """Return the points (x, y). Raises ValueError if x does not grow, or if y falls."""
+    """Check the points (x, y), and return them. Raises ValueError if x does not grow, or if y falls."""
     for (low, from_y), (high, to_y) in pairwise(points):
         if high <= low:
             raise ValueError(f"points must be in ascending order: {high} comes after {low}")
@@ -180,7 +180,7 @@ class Offer(Dated):
 
 
 class PowerFigure(Entry):
-    """The watts of a device class without a meter, idle and at full load. In between, they rise in a straight line."""
+    """The watts of a device class without a meter, idle and at full load. In between, watts rise linearly with load."""
 
     key_fields = ("device_class",)
 
@@ -214,7 +214,7 @@ class TransferPrice(Dated):
 
 
 class Lending(Dated):
-    """Costs of lending other than energy and transfer, and the probability that the fleet would exist without it."""
+    """Costs of lending, except energy and transfer, and the probability that the fleet would exist without leases."""
 
     idle_anyway: Probability | None = None  # Probability that the fleet would exist without leases.
     idle_anyway_low: Probability | None = None  # Low end of its 95% range.
@@ -321,7 +321,7 @@ def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
 
 
 class VendorResource(Entry):
-    """The name, or a pattern of names, by which a vendor's invoice calls a device, hardware or a class."""
+    """The name, or a pattern of names, that a vendor's invoice uses for a device, hardware or a device class."""
 
     key_fields = ("resource", "sku")
     may_be_a_guess = False
@@ -375,7 +375,7 @@ def midnight_ns(day: date | None) -> int | None:
 
 
 def span_of(start: date | None, end: date | None) -> str:
-    """Return words for the days from `start` up to, but without, `end`."""
+    """Return a text for the days from `start` to the day before `end`."""
     if start is None:
         return "always" if end is None else f"until {end}"
     return f"from {start} on" if end is None else f"{start} until {end}"

@@ -108,7 +108,7 @@ class PriceBook(_File):
 
     @property
     def example(self) -> bool:
-        """Return whether the prices are made up: a book that comes with ROSE, or a copy with its name."""
+        """Return whether the prices are made up, as in a book that comes with ROSE, or in a copy that kept its name."""
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
@@ -139,8 +139,8 @@ class PriceBook(_File):
             if figure.device_class == device_class:
                 return figure
         raise PriceBookError(
-            f"price book {self.path} has no [[power]] for device class {device_class!r} and the ledger has no meter "
-            f"readings of its devices; add one{self._where}"
+            f"price book {self.path} has no [[power]] for device class {device_class!r}, and the ledger has no meter "
+            f"readings of this class; add a [[power]]{self._where}"
         )
 
     def electricity_at(self, ns: int) -> Electricity:
@@ -299,7 +299,8 @@ def choose(
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book for `run_id`, or else for all runs of `provenance` with a device in [from_ns, to_ns), UTC.
+    """Return the price book, chosen as the module says. `price_book` is the one that a command names. The runs whose
+    own book counts are `run_id`, or else all runs of `provenance` with a device in [from_ns, to_ns), UTC.
     Raises NoPriceBookError, NothingChargedError, PricingError, PriceBookError or LedgerError."""
     if isinstance(price_book, PriceBook):
         return price_book

@@ -1,13 +1,16 @@
 """The cost of a correct answer, in two figures. A bootstrap over blocks of groups gives their 95% intervals.
 - *measured*: dollars / accepted trajectories, a ratio of sums, at each price line (LINES).
 - *formula*: CPM * R * (1 + pi * rho) / alpha, in dollars per million answer tokens, at the token prices of the run's
-  start. Published ([A]) with pi = 1; called C3 ([D]) with pi from rollout token prices. Only judged groups count:
-  rho   = trajectories / judged groups - 1: trajectories besides the answer that is kept.
-  alpha = judged groups with an accepted trajectory / judged groups.
+  start. With pi = 1, this formula is published ([A]). With pi from the prices of rollout tokens, it is called C3 ([D]).
+
+In the formula, CPM is the mean price of a million tokens, and R is output tokens / answer tokens. rho and alpha count
+only groups with a verdict ("judged"):
+- rho = trajectories / judged groups - 1: how many trajectories a group has besides the answer that is kept.
+- alpha = judged groups with an accepted trajectory / judged groups.
 
 Stale trajectories count neither in alpha nor in the accept rate. The bootstrap also draws token prices (`tokens`) and
 the cost m of borrowing from their intervals. A share has Wilson's interval, with groups as clusters. PPV is the share
-of correct trajectories among the accepted and audited ones. A figure / PPV is the cost per correct answer."""
+of correct trajectories among the accepted and audited ones. Each figure, divided by PPV, is per correct answer."""
 
 from __future__ import annotations
 
@@ -81,10 +84,10 @@ class TokenCost:
 def token_cost(
     allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal, spreads: Mapping[str, Spread]
 ) -> TokenCost:
-    """[D] Return c = p / (tau * (1 - w)) at each price line: rollout dollars / useful (not wasted) tokens.
+    """[D] Return c = p / (tau * (1 - w)) at each price line, which is rollout dollars / useful (not wasted) tokens.
 
-    The line `serving` has borrowed time at its amortized price, `opportunistic` at its marginal price with avoidable
-    device time, and `blended` all time at the price that was paid."""
+    In the line `serving`, borrowed time has its amortized price. In `opportunistic`, it has its marginal price, with
+    avoidable device time. In `blended`, all rollout time has the price that was paid."""
     borrowed, dedicated = tokens["borrowed"].useful, tokens["dedicated"].useful
     dedicated_usd, useful = rollout_usd(allocation.in_pools("rollout", "train")), borrowed + dedicated
     sums = {
@@ -195,7 +198,7 @@ def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
 
 
 def size(group: Mapping[str, Any]) -> int:
-    """Return the number of a group's trajectories. One whose verdict is recorded before its own event counts, too."""
+    """Return how many trajectories a group has. A trajectory counts even if the ledger has only its verdict so far."""
     return max(int(group["trajectories"]), int(group["judged"]))
 
 

@@ -135,7 +135,7 @@ def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
     (facts,) = runs
     if len(mix := facts["provenances"]) != 1:
         raise PricingError(
-            f"run {run_id} mixes events of different provenance ({', '.join(mix)}); no figure may be made of both"
+            f"run {run_id} mixes events of different provenance ({', '.join(mix)}); no figure may combine them"
         )
     return RunFacts(**{field.name: facts[field.name] for field in fields(RunFacts)})
 

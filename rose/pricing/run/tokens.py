@@ -3,10 +3,11 @@
 A token counts once, on the engine that made it: generated = accepted + rejected + stale + lost + open. Stale and lost
 tokens are wasted, and the others are useful. [D] A token's price is dollars / tokens.
 
-The run's time is divided into equal blocks, which count as independent (batch means: Law, Simulation Modeling and
-Analysis, ch. 9). The price's variance is that of a ratio under cluster sampling; its interval is Student's t. Since
-neighbouring blocks may be correlated, the variance is computed from blocks and from pairs of neighbours, and the larger
-one is used. A block's dollars are its rollout time at the mean price of each device class."""
+To find how uncertain the price is, the run's time is divided into equal blocks, which count as independent (batch
+means: Law, Simulation Modeling and Analysis, ch. 9). A block's dollars are its rollout time at the mean price of each
+device class. The price's variance is that of a ratio under cluster sampling, and its interval is Student's t. Since
+neighbouring blocks may be correlated, the variance is computed twice, from blocks and from pairs of neighbours. The
+larger one is used."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,9 +73,9 @@ class Spread:
 
 
 def spreads(blocks: Iterable[Mapping[str, Any]], usd_per_ns: Mapping[tuple[str, str], float]) -> dict[str, Spread]:
-    """Return the spreads of `borrowed`, `dedicated`, and `loaded`, which is dedicated devices with all their time.
+    """Return how uncertain these token prices are: `borrowed`, `dedicated`, `loaded` (all time of dedicated devices).
 
-    `usd_per_ns` has mean prices by (placement, device class). Work in less than `BLOCKS_MIN` blocks gives no spread."""
+    `usd_per_ns` has mean prices by (placement, device class). A spread needs work in at least `BLOCKS_MIN` blocks."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
     for row in blocks:
         price = usd_per_ns.get((row["placement"], row["device_class"]), 0.0)

@@ -35,7 +35,7 @@ _SUMMED = ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A period, filters, and up to six dimensions: names in BY, or `tag:NAME`. Raises QuestionError."""
+    """A question about cost: a period, filters, and up to six dimensions (BY or `tag:NAME`). Raises QuestionError."""
 
     period: Period
     by: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line, with its value in each dimension and its amounts. In the fully loaded view, `ns` and `tokens` are 0."""
+    """A line: its value in each dimension, and its amounts. In the fully loaded view, `ns` and `tokens` are 0."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -247,7 +247,7 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """Return lines in order: TIMES by time, other dimensions by cost. Lines with equal first values are together."""
+    """Return the lines, sorted by each dimension in turn. Those in TIMES go by time, others by cost, highest first."""
     cost, by = pl.col("cost_nano"), question.by
     states = [cost.filter(state=state).sum().alias(name) for state, name in zip(STATES, _SUMMED, strict=False)]
     # The constant is a key where no dimension is.

@@ -126,7 +126,7 @@ def saved(
     kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the savings of a period. `team` and `run_id` select runs. `kept` is a cache of runs for one price book.
+    """Return the savings of a period. `team` and `run_id` select runs. `kept` caches runs, for one price book.
 
     `progress` receives the count of finished runs and of all runs. Raises NothingChargedError if there are no runs,
     QuestionError for an unknown run or team, PricingError if a price book or a provenance must be chosen."""
@@ -143,7 +143,7 @@ def saved(
     wholes = {name: whole for name in asked if (whole := kept[name]) is not None}
     priced_fleets = [name for name in fleets if name in wholes]
     if not priced_fleets:
-        raise NothingChargedError(f"no run of {period.label} ({provenance}) had a device, so nothing was saved")
+        raise NothingChargedError(f"no run of {period.label} ({provenance}) had a device, so there is no saving")
     every: list[RunSaved] = []
     of_fleets = {name: _within(wholes[name], period, alone=len(priced_fleets) == 1) for name in priced_fleets}
     for name, saving in of_fleets.items():
@@ -179,7 +179,7 @@ def _found(
         set_variables(connection, provenance=provenance)
         found = rows(connection, "spend/runs")
     if not found:
-        raise NothingChargedError(f"no run of provenance {provenance} lies in {period.label}, so nothing was saved")
+        raise NothingChargedError(f"no run of provenance {provenance} lies in {period.label}, so there is no saving")
     for option, column, value in (("run", "run_id", run_id), ("team", "team", team)):
         known = {str(row[column]) for row in found}
         if value is not None and value not in known:

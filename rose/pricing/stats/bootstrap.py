@@ -1,8 +1,9 @@
 """The bootstrap: units (groups, probes) are drawn with replacement, and their integer columns are summed.
 
-The draws of few units vary too little. So each tail of an interval is the share of a normal distribution beyond
-sqrt(n / (n - 1)) * t, for n units and Student's t (Hesterberg, 2015, "expanded percentiles"). Neighbouring groups in
-time are alike, so `by_time` draws whole blocks (Carlstein, 1986). Draws are seeded, and equal on any machine."""
+The draws of few units vary too little. So an interval leaves out less than 2.5% of the draws at each end: the share of
+a normal distribution beyond sqrt(n / (n - 1)) * t, where n is the number of units and t is `student` (Hesterberg, 2015,
+"expanded percentiles"). Neighbouring groups in time are alike, so `by_time` draws whole blocks (Carlstein, 1986). Draws
+are seeded, and equal on any machine."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ class Interval:
 
 
 def sums(columns: Ints) -> Floats | None:
-    """Return the sums of columns over resampled units, shape (RESAMPLES, columns), or None for fewer than two units.
-    `columns` has the shape (units, columns)."""
+    """Draw as many units as there are, with replacement, and return the sum of each column. `columns` has the shape
+    (units, columns), and the sums have the shape (RESAMPLES, columns). Return None for fewer than two units."""
     size = len(columns)
     if size < 2:
         return None
@@ -54,11 +55,11 @@ def sums(columns: Ints) -> Floats | None:
 
 
 def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
-    """Return sums over resampled blocks of units, and the number of blocks. The number is 0 if there are too few units.
-    The more neighbouring units are correlated in the columns `made`, the more units are needed.
+    """Draw blocks of neighbouring units with replacement. Return the sums of the columns in each resample, and the
+    number of blocks (0: too few units). More units are needed if neighbours are correlated in the columns `made`.
 
     If neighbouring units correlate by r, blocks of g units have only 1 - 2r / (g (1 - r^2)) of the variance of
-    independent blocks (batch means of an autoregression). So the spread of draws is divided by the root of this."""
+    independent blocks (batch means of an autoregression). So the draws' spread is divided by the root of that share."""
     size, count = len(columns), min(BLOCKS, len(columns))
     block = np.arange(size) * count // max(1, size)
     blocks = np.zeros((count, columns.shape[1]), dtype=np.int64)
@@ -73,7 +74,8 @@ def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
 
 
 def alikeness(made: Ints) -> float:
-    """Return the largest correlation of neighbouring units, over all columns: of amounts, or of shares of the total."""
+    """Return the largest correlation between a unit and the next one. All columns of `made` are tried in two ways: by
+    amount, and by share of the unit's total."""
     size, most, total = len(made), 0.0, made.sum(axis=1, keepdims=True)
     away = np.hstack([made - made.mean(axis=0), made - total * (made.sum(axis=0) / max(1, total.sum()))])
     for column in away.T[np.any(np.abs(away) > 1e-6, axis=0)]:
@@ -82,7 +84,7 @@ def alikeness(made: Ints) -> float:
 
 
 def drawn_clusters(places: int) -> Ints:
-    """Return numbers of clusters below `places`, drawn with replacement, shape (RESAMPLES, places)."""
+    """Draw cluster numbers from 0 to `places` - 1, with replacement. Return an array of shape (RESAMPLES, places)."""
     return np.random.default_rng(_SEED).integers(places, size=(RESAMPLES, places))
 
 
@@ -102,14 +104,14 @@ def interval(values: Floats, units: int) -> Interval | None:
 
 
 def expanded(units: int) -> float:
-    """Return the half-width of the 95% interval of a mean of normal units, in standard deviations of the draws."""
+    """Return half of a 95% interval's width, in standard deviations of the draws, for a mean of normal units."""
     return sqrt(units / (units - 1)) * student(units - 1)
 
 
 @functools.lru_cache(maxsize=8)
 def normals(seed: int) -> Floats:
-    """Return draws for an estimate that has its own interval, in half-widths of that interval. Combine them with draws
-    of `by_time`: `interval` of these draws, for BLOCKS units, is -1 to 1."""
+    """Return normal draws for an estimate that has a 95% interval of its own. In them, half the interval's width is 1.
+    Combine them with draws of `by_time`: for BLOCKS units, `interval` of these draws is -1 to 1."""
     drawn = np.random.default_rng(seed).standard_normal(RESAMPLES) / expanded(BLOCKS)
     drawn.flags.writeable = False
     return drawn

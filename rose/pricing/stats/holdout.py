@@ -2,8 +2,9 @@
 
 [D] y is a measure, such as late requests, and x its base, such as requests; Y and X are their sums. The effect on y is
 Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. Each device with enough withheld windows is a stratum,
-and all others are one. Windows were drawn at random, so they are the clusters. The withheld rate Y / X has Student's t
-interval (Welch and Satterthwaite), or Wilson's if the rate has a bound. Strata are combined by MOVER."""
+and all others are one. Windows were drawn at random, so they are the clusters. The rate of withheld windows, Y_withheld
+/ X_withheld, has Student's t interval (Welch and Satterthwaite). If the rate has a bound, a largest possible value, it
+has Wilson's interval. Strata are combined by MOVER."""
 
 from __future__ import annotations
 
@@ -107,8 +108,9 @@ def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
 
 
 def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
-    """Return lending's effect on y with its 95% interval. `bound` is the largest possible y / x. The variance of the
-    effect is X_lent^2 * (1 + X_withheld / X_lent) * the variance of the withheld rate."""
+    """Return the effect of lending on y, with its 95% interval (see the module for y, x, Y and X). `bound` is the
+    largest possible y / x, or None. The effect's variance is X_lent^2 * (1 + X_withheld / X_lent) * the variance of the
+    rate Y_withheld / X_withheld."""
     parts = list(compared.values())
     value = sum(part.effect for part in parts)
     variances = [(part.variance, part.withheld.clusters.count - 1) for part in parts]
@@ -126,7 +128,8 @@ def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
 
 
 def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, float]:
-    """Return the interval of the rate without lending: Wilson's for its share of the bound, widened as in `effect`."""
+    """Return both ends of a 95% interval for the rate y / x of withheld windows. Wilson's interval of rate / `bound` is
+    widened by the factor sqrt(1 + X_withheld / X_lent), as the variance in `effect` requires."""
     side = part.withheld
     rate = side.y / side.x
     wider = sqrt(1 + side.x / part.lent.x)
@@ -135,8 +138,8 @@ def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, fl
 
 
 def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
-    """Return how many Bernoulli trials have as much information as the withheld windows. Few windows may vary too
-    little by chance. So a part of the variance is taken from lent windows, if this gives fewer trials."""
+    """Return how many independent trials would tell as much about the rate as the withheld windows do. Few windows may
+    by chance vary too little. So a part of their variance is taken from lent windows, if this gives fewer trials."""
     side = part.withheld
     share = min(1.0, side.y / side.x / bound)
     spread, variance = share * (1 - share), side.variance / bound**2

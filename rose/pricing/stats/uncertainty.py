@@ -31,7 +31,8 @@ class Clusters:
 
 
 def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
-    """Return y / x's variance n / (n - 1) * sum((y_k - x_k * y / x)^2) / x^2, or None for fewer than two clusters."""
+    """Return the variance of y / x over n clusters: n / (n - 1) * sum((y_k - x_k * y / x)^2) / x^2, where y_k and x_k
+    are the sums of cluster k. Return None for fewer than two clusters."""
     if clusters.count < 2 or x <= 0:
         return None
     mean = y / x
@@ -40,8 +41,9 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 
 def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
-    """Return trials / (the clusters' design effect * (t / z)^2) (Korn and Graubard, 1998). The divisor is at least
-    `EFFECT_MIN`. If no trial or every trial succeeded, each cluster counts as one trial."""
+    """Return how many independent trials tell as much as trials in clusters do (Korn and Graubard, 1998): trials / (the
+    clusters' design effect * (t / z)^2), with the 97.5% quantiles t of Student's t and z of the normal distribution.
+    The divisor is at least `EFFECT_MIN`. If no trial or every trial succeeded, each cluster counts as one trial."""
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
     if variance is None:
@@ -104,7 +106,7 @@ class Estimate:
         return self._at(normals(seed))
 
     def draws_like(self, resampled: Floats) -> Floats:
-        """Return values distributed as in `draws`. Their ranks are those of `resampled`."""
+        """Return values distributed as in `draws`, and ordered like `resampled`: largest where that is largest."""
         from scipy.special import ndtri
 
         place = np.argsort(np.argsort(resampled, kind="stable"), kind="stable")
@@ -115,7 +117,7 @@ class Estimate:
 
 
 def more_units(estimate: Estimate, units: int) -> int | None:
-    """Return how many more units are needed to tell the effect from 0 at 95%, with a power of 80%. In all, this needs
+    """Return how many more units are needed to tell the effect from 0 at 95%, with a power of 80%. The total needed is
     units * ((z + z_power) * error / effect)^2. Return 0 if the interval excludes 0, or None if the effect is 0."""
     if estimate.low > 0 or estimate.high < 0:
         return 0
@@ -138,14 +140,16 @@ def total(estimates: Iterable[Estimate]) -> Interval | None:
 
 
 def welch(variances: Iterable[tuple[float, int]]) -> float | None:
-    """Return a sum's degrees of freedom by Welch and Satterthwaite, from its terms' (variance, freedom)."""
+    """Return the degrees of freedom of a sum, by Welch and Satterthwaite. `variances` has the variance and the degrees
+    of freedom of each term. Return None if all variances are 0."""
     parts = list(variances)
     squares = sum(variance**2 / freedom for variance, freedom in parts)
     return sum(variance for variance, _ in parts) ** 2 / squares if squares else None
 
 
 def mean(value: float, variances: Sequence[tuple[float, int]]) -> Estimate:
-    """Return `value`, a sum of independent means, with its Student's t interval from their (variance, freedom)."""
+    """Return `value`, which is a sum of independent means, with its Student's t interval. `variances` has the variance
+    and the degrees of freedom of each mean."""
     freedom = welch(variances)
     if freedom is None:
         return Estimate(value, value, value)

@@ -16,7 +16,7 @@ def exceeds(low: float, high: float | None, other: float = 0.0) -> bool | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Promise:
-    """How many requests serving had, how many missed a latency budget (`late`), and the share that should keep it."""
+    """How many requests there were, how many missed a latency budget (`late`), and the share that must be in time."""
 
     late: int
     requests: int
@@ -29,7 +29,7 @@ class Promise:
 
     @property
     def more(self) -> int | None:
-        """Return how many more requests like these give a verdict, or None if there is one or no number does."""
+        """Return how many more such requests would give a verdict. None if there is one, or if no number would."""
         off = Fraction(self.late, self.requests) - (1 - self.target) if self.requests else 0
         if self.kept is not None or not off:
             return None

@@ -109,11 +109,11 @@ def expected(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[Expected]:
-    """Return the fleet's and all teams' figures, or only `team`'s. `book` prices open hours. Raises PricingError."""
+    """Return figures of the fleet and each team, or only of `team`. `book` prices open hours. Raises PricingError."""
     costs = _Costs.read(ledger, month, book, now_us, provenance)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
-        raise PricingError(f"the days that were read have no charge of team {team!r}{did_you_mean(team, teams)}")
+        raise PricingError(f"the month and earlier days have no charge of team {team!r}{did_you_mean(team, teams)}")
     rows = []
     for name in (None, *teams) if team is None else (team,):
         spent_nano, _ = costs.spent(name)
@@ -152,7 +152,7 @@ class _Costs:
         return cls(hours=charges.by("team"), stamp=stamp, month=month, now_ns=now_ns, unread=unread)
 
     def spent(self, team: str | None) -> tuple[int, int]:
-        """Return a team's cost in the month and, of it, the cost of closed hours, in nano-dollars."""
+        """Return a team's cost in the month, and the part of this cost from closed hours, in nano-dollars."""
         begin, end = naive(self.month.from_ns), naive(self.month.to_ns)
         hours = _of_team(self.hours, team).filter(pl.col("hour").is_between(begin, end, closed="left"))
         return int(hours["cost_nano"].sum()), int(hours.filter(pl.col("closed"))["cost_nano"].sum())
@@ -162,7 +162,7 @@ class _Costs:
         return dataclasses.replace(estimate, method=estimate.method + self.unread)
 
     def _history(self, team: str | None) -> Mapping[date, int]:
-        """Return the team's nano-dollars on each past day. The first day is the first with all hours of the fleet."""
+        """Return the team's nano-dollars on each past day, from the first whole day on which the fleet had charges."""
         day = pl.col("hour").dt.date().alias("day")
         past = self.hours.filter(pl.col("hour") < naive(self.now_ns // NS_PER_DAY * NS_PER_DAY))
         if past.is_empty():

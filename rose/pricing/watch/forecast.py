@@ -1,12 +1,13 @@
 """The forecast of a month's cost: the cost so far, plus the cost of the remaining days, drawn from a fitted model.
 
-[D] Cost of a day = level + trend + weekday + error, in logarithms, or in dollars if a day cost nothing. An error is r
-times the day before's error, plus news. For each r, the rest is fitted by generalised least squares; the weight of an r
-is its restricted likelihood (Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4).
+[D] Cost of a day = level + trend + weekday + error, in logarithms, or in dollars if a day cost nothing. The error of a
+day is r times the error of the previous day, plus a new random part (the news). For each r in a list, the other
+coefficients are fitted by generalised least squares. In the draws, each r has its restricted likelihood as weight
+(Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4).
 
-A day is a departure if its news exceeds `NEWS` robust deviations, or its Studentized residual is more than chance
-explains, or its logarithm is `FAR` robust deviations from the median of its weekday. After a level shift or a holiday,
-only the later days are used, if they are enough. After a burst there is no forecast."""
+A day is called a departure in any of three cases. Its news exceeds `NEWS` robust deviations. Its Studentized residual
+is more than chance explains. Or its logarithm is `FAR` robust deviations from the median of its weekday. After a level
+shift or a holiday, only the later days are used, if they are enough. After a burst there is no forecast."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _ASSUMES = "assuming no level shift, holiday or burst to come"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """A month's whole cost in nano-dollars. The amounts are None without enough data; `method` then says why."""
+    """The forecast of a month's whole cost, in nano-dollars. Without enough data, it is None, and `method` says why."""
 
     method: str
     expected_nano: int | None = None
@@ -85,7 +86,7 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The fit for one r. `root` is of coefficient covariance / error variance. `squares` sums squared residuals."""
+    """The fit for one r. `root`: root of coefficient covariance / error variance. `squares`: sum of residuals^2."""
 
     carried: float
     coefficients: Floats
@@ -97,7 +98,7 @@ class _Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """Past and future days. Costs are logarithms of nano-dollars, or nano-dollars / `unit`."""
+    """The model of past and future days. `y` has logarithms of nano-dollars if `logs`, else nano-dollars / `unit`."""
 
     first: date
     logs: bool
@@ -178,7 +179,7 @@ def _weekday_medians(y: Floats) -> Floats:
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
-    """Return externally Studentized residuals / the largest that chance explains (Bonferroni)."""
+    """Return externally Studentized residuals, divided by the largest that chance explains (Bonferroni)."""
     from scipy.special import stdtrit
 
     y, x = y[1:] - carried * y[:-1], x[1:] - carried * x[:-1]

@@ -153,7 +153,7 @@ HELD_NS_MAX = 250_000_000
 
 
 class DeviceAgent:
-    """The agent of one device. It joins the fleet, unless it takes over from a predecessor (`before`)."""
+    """The agent of one device. It joins the fleet, unless `before` says that it takes over from former agents."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class DeviceAgent:
         self._control.start()
 
     def stop(self, *, leave: bool = False) -> None:
-        """End the lease. Unless `leave`, also end the engine and the device's membership. Safe to call twice."""
+        """End the lease. Without `leave`, also end the engine, and the device leaves the fleet. Safe to call twice."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -531,7 +531,8 @@ class DeviceAgent:
         self._take_back(reason)
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record a sync with a time of the device's clock, because later leases are charged for the sync."""
+        """Record the event of a sync, with the present time of the device's clock. Lease events have times of the same
+        clock, so that the ledger can find the next lease, which is charged for the sync."""
         self._note(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Exchanges heartbeats with the gateway, which holds each heartbeat until there is news."""
+"""Exchanges heartbeats with the gateway. It answers each when instructions change, or after a time limit."""
 
 import http.client
 import logging

@@ -24,7 +24,7 @@ _FIRST_LEASE_BITS = 40  # JSON readers keep such a number exactly
 
 
 class HostAgent:
-    """The agents of one host's devices. Without `relays`, engines fetch from other hosts themselves."""
+    """The agents of one host's devices. If `relays` is None, each engine fetches weights from other hosts itself."""
 
     def __init__(
         self,
@@ -130,7 +130,8 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """Return the last lease. If the fleet's leases are elsewhere, count from a random number: ids stay unique."""
+        """Return the device's last lease. The next lease gets the next number. This host may know no lease although
+        another host does. Then the number is random, so that no lease id is used twice."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

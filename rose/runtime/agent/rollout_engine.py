@@ -1,4 +1,4 @@
-"""Keeps a rollout engine on a device: takes one over or starts one, and restarts it, each time after a longer wait."""
+"""Keeps a rollout engine on a device. Takes over a running one or starts one, and waits longer after each failure."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def rollout_event(
 
 
 class RolloutEngine:
-    """Keeps one rollout engine at a time. Its thread lives as long as the engine. A former agent's engine is taken over
-    if its spec is the same. On a lent GPU, a new engine waits until serving has started."""
+    """Keeps one rollout engine at a time, in a thread that lives as long as the engine. A former agent's engine is
+    taken over if it has the same spec. On a lent GPU, a new engine waits until serving has started."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class RolloutEngine:
         self._thread.start()
 
     def stop(self, *, leave: bool = False) -> bool:
-        """End the engine, unless `leave` keeps it. Return whether the engine was alive. Safe to call twice."""
+        """End the engine, or leave it to the next agent (`leave`). Return whether it was alive. Safe to call twice."""
         self._leaving |= leave
         self._stopping.set()
         if leave and self._newest is not None:

@@ -24,7 +24,8 @@ _LATELY_US = 86_400_000_000  # a day: only this part of a long ledger is read, u
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """What former agents left. They accounted for the time until `until_ns` (monotonic). `leases` ended after that."""
+    """What a device's former agents left. They recorded the device's time until `until_ns` (monotonic). `leases` has
+    the grants and ends of the leases that ended later. `train_run_id` is the last training run."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
@@ -49,10 +50,11 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
-    """Return the clock of a device's agents since boot; no event is ahead of it. Raises OSError or LedgerError."""
+    """Return the anchor (clock) that all agents of a device use since the host's boot. The first of them keeps `anchor`
+    in a file, moved forward if the ledger has a later event of the device. Raises OSError or LedgerError."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
-    with _reading(ledger, f"how far the clock of device {device_id} has come") as connection:
+    with _reading(ledger, f"the newest event of device {device_id}") as connection:
         known = _known(connection, run_id, device_id)
     if known is not None:
         _, newest_ns, *_ = known
@@ -65,7 +67,7 @@ def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: A
 
 
 def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Predecessor | None:
-    with _reading(ledger, f"how far device {device_id} is accounted for") as connection:
+    with _reading(ledger, f"the accounted time of device {device_id}") as connection:
         known = _known(connection, run_id, device_id)
         if known is None:
             return None
@@ -113,11 +115,12 @@ def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
     except LedgerError:
         raise
     except Exception as error:
-        raise LedgerError(f"cannot read from the ledger at {ledger} {wanted}: {error}") from error
+        raise LedgerError(f"cannot read {wanted} from the ledger at {ledger}: {error}") from error
 
 
 def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -> tuple[int, int, bool, str] | None:
-    """Return (accounted until, newest event's time, whether joined, last training run) or None. Times are UTC ns."""
+    """Return what the ledger knows of a device: until when its time is recorded, when its newest event was, whether it
+    is in the fleet, and its last training run. Times are UTC ns. Return None if the device never joined."""
     of_device = {"run_id": run_id, "device_id": device_id}
     changed_ns, action = connection.execute(sql.read("device/last_change.sql"), of_device).fetchone() or (None, None)
     if changed_ns is None:

@@ -1,5 +1,5 @@
-"""Continues a turn in a new request, whose last input ids are the turn's earlier output. SGLang treats the request as
-retracted, so stop strings, grammars, penalties and limits count the earlier output."""
+"""Continues a turn in a new request. The request's last input ids are the turn's earlier output. SGLang treats the
+request like one that it retracted: stop strings, grammars, penalties and limits count the earlier output."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def made_before(request: Any) -> int:
 
 
 def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Turn the request's last input ids into output ids, as many as its custom parameter `rose_made` says."""
+    """Move the request's last input ids to its output ids. Its custom parameter `rose_made` says how many."""
     from sglang.srt.utils.weight_versions import WeightVersionEvent
 
     params, ids = request.sampling_params.custom_params, request.origin_input_ids
@@ -35,7 +35,7 @@ def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 def before_prefill(request: Any) -> None:
-    """Advance the grammar past the earlier output, and match that output in the prefix cache."""
+    """Advance the request's grammar past the earlier output. Let the prefix cache match the earlier output too."""
     if made_before(request) or request.logprob_start_len >= len(request.origin_input_ids):
         request.logprob_start_len = -1
     if not getattr(request, _GRAMMAR_BEHIND, False):
@@ -51,7 +51,7 @@ def before_prefill(request: Any) -> None:
 
 
 def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Count the earlier output in penalties. With the overlap schedule, SGLang counts a step's tokens one step late."""
+    """Count the earlier output in penalties. With the overlap schedule, SGLang itself counts the last token later."""
     import torch
 
     orchestrator = batch.sampling_info.penalizer_orchestrator
@@ -72,7 +72,7 @@ def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> No
 
 
 def later_spans(spans: Any, *_args: Any, current_version: str, **_kwargs: Any) -> Any:
-    """Return the spans of weight versions of the new output alone, with positions counted from its first token."""
+    """Return the spans of weight versions in the new output only. Positions count from the new output's first token."""
     from sglang.srt.utils.weight_versions import WeightVersionSpan
 
     made, later = spans[0].end, spans[1:]

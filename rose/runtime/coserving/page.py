@@ -337,7 +337,8 @@ class ArbiterPage:
         return record
 
     def write_span(self, party: Party, record: SpanRecord) -> None:
-        """Add a span before the open span is cleared: readers may see this time twice, but never miss it."""
+        """Add a span to the party's ring. A span that ends is added before it is cleared as the open span. So readers
+        may see its time twice, but never miss it."""
         self._spans[party].write((record.kind, record.start_ns, record.end_ns, record.aux, record.latency_ns))
 
     def drain(self, party: Party, tail: int) -> tuple[list[SpanRecord], int, int]:
@@ -365,8 +366,8 @@ class ArbiterPage:
         return max(0, self.get(party, Field.WORK_NS) - self.get(party, Field.WORK_OPENED_NS))
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Return until when a rollout step surely had the device. If serving may have taken the core since the step's
-        last look at the page, that is when serving began to want the device."""
+        """Return until when a rollout step surely had the device: until `now_ns` or, if serving may have taken the core
+        after the step last looked at the page, until serving began to want the device."""
         wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
         unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
         return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns
@@ -414,7 +415,7 @@ class ArbiterPage:
         )
 
     def serving_wants(self) -> int:
-        """Return since when serving wants the device, or 0. Every layer calls this, so it reads only one word."""
+        """Return since when serving wants the device, or 0 if not. Each layer calls this, so it reads only one word."""
         return int(self._sections[Party.SERVING][Field.WANTED_SINCE_NS])
 
     def credit_ns(self, now_ns: int) -> int:

@@ -52,7 +52,7 @@ class SchedulerView:
         return socket if hasattr(socket, "getsockopt") else None
 
     def own_compiled(self) -> None:
-        """From now on, only `queue_compiled` queues requests with compiled grammars: SGLang would bypass the gate."""
+        """From now on, only `queue_compiled` queues requests with a compiled grammar. SGLang would bypass the gate."""
         self._grammars = self._scheduler.grammar_manager
         self._compiled = self._grammars.get_ready_grammar_requests
         self._grammars.get_ready_grammar_requests = list
@@ -79,7 +79,7 @@ class SchedulerView:
         return int(self._scheduler.forward_ct)
 
     def kv_tokens_used(self) -> int:
-        """Return the KV slots that requests use, without slots that only the prefix cache holds."""
+        """Return how many KV slots requests use, without slots that only the prefix cache holds."""
         free = int(self._scheduler.token_to_kv_pool_allocator.available_size())
         return self.kv_tokens_total - free - self.kv_tokens_cached()
 
@@ -98,7 +98,8 @@ class SchedulerView:
         return 0 if chunked is None else int(chunked.extend_end)
 
     def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, float]:
-        """Return ("prefill", new tokens, attended pairs) or ("decode", requests, context tokens) for the next step."""
+        """Describe the next step: ("prefill", new tokens, attended pairs) or ("decode", requests, context tokens). A
+        pair is a new token and an earlier token that it attends to. A prefill has at most `chunk_tokens` tokens."""
         scheduler = self._scheduler
         if scheduler.chunked_req is not None:
             return "prefill", chunk_tokens, attended(chunk_tokens, self.chunked_prefix)
@@ -116,7 +117,7 @@ class SchedulerView:
             self.computed_share += 0.2 * (min(1.0, int(batch.extend_num_tokens) / tokens) - self.computed_share)
 
     def held(self) -> dict[str, int]:
-        """Return the arrival (monotonic ns) of each request that waits or runs, by request id."""
+        """Return the arrival time (monotonic ns) of each request that waits or runs, by request id."""
         return {client_id(str(request.rid)): arrived_ns(request) for request in [*self.waiting, *self.running]}
 
     def end_aborted(self) -> int:
@@ -128,7 +129,7 @@ class SchedulerView:
         return self.end([one for one in [*self.waiting, *self.running] if client_id(str(one.rid)) in wanted])
 
     def end(self, requests: Sequence[Any], message: str = "Aborted") -> tuple[int, int]:
-        """End requests but keep their tokens in the prefix cache. Return (requests, kept tokens)."""
+        """End requests, but keep their tokens in the prefix cache. Return (number of requests, kept tokens)."""
         if not requests:
             return 0, 0
         from sglang.srt.mem_cache.common import release_kv_cache
@@ -164,8 +165,8 @@ class SchedulerView:
         return len(requests), sum(len(request.output_ids) - made_before(request) for request in requests)
 
     def abandon(self, batch: Any, *, end: bool) -> tuple[int, int]:
-        """Undo a step that ran without the overlap schedule. If `end`, its requests end; otherwise they return to the
-        queue. Return the numbers of ended requests and of their tokens."""
+        """Undo a step that ran without the overlap schedule. If `end`, the step's requests end; otherwise they return
+        to the queue. Return (number of ended requests, number of their tokens)."""
         from sglang.srt.mem_cache.common import release_kv_cache
 
         scheduler = self._scheduler

@@ -1,4 +1,4 @@
-"""Lets engines outlive their starter. An engine ends when its record is gone or its page had no agent for too long."""
+"""Lets engines outlive their starter. An engine ends when its record is gone, or its page has no agent for too long."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_ending(pid: int) -> bool:
-    """Return whether a process is gone or killed. Under SCHED_IDLE, a killed process keeps its locks for seconds."""
+    """Return whether a process is gone or was killed. In SCHED_IDLE, a killed process keeps its locks for seconds."""
     try:
         fields = _stat(pid)
         status = Path(f"/proc/{pid}/status").read_text()
@@ -211,7 +211,7 @@ def is_ending(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of `/proc/PID/stat` after the name, which may contain any character."""
+    """Return the fields after the process's name in `/proc/PID/stat`. The name may contain any character."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

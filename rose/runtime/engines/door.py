@@ -33,7 +33,7 @@ def environment(door: Door | None, port: int) -> dict[str, str]:
 
 
 def open_from_within() -> None:
-    """In an engine's first process, start its proxy, if any. Return when it listens, or exit with the reason."""
+    """Start the engine's proxy, if any, in the engine's first process. Return once it listens; exit if it cannot."""
     if not (text := os.environ.get(_VARIABLE)):
         return
     facts = json.loads(text)

@@ -44,7 +44,7 @@ _REQUEST_TIMEOUT_S = 5.0
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables whose values in `theirs` would load SGLang differently."""
+    """Return the variables that differ in `ours` and `theirs` and would make SGLang load differently."""
     return sorted(
         name
         for name in ours.keys() | theirs.keys()

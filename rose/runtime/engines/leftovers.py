@@ -35,7 +35,7 @@ def remove_unused() -> int:
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether this user owns `path` and no process has it open: only then is a write lease granted."""
+    """Return whether `path` is an old file of this user that no process has open, as a file lease (fcntl) shows."""
     with suppress(OSError):
         status = path.lstat()
         ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()

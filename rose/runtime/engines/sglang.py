@@ -123,7 +123,8 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the engine. Unless `orphan_s` is set, it ends with this thread or, after a fork, with this process."""
+        """Start the engine. If `orphan_s` is None, the engine ends when this thread ends. If a fork server started it,
+        the engine ends with this process instead."""
         spec = self.spec
         for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)

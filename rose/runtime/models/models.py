@@ -20,7 +20,8 @@ _INDEX = "model.safetensors.index.json"
 
 
 def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
-    """Return 2 (K and V) * layers * KV heads * head size * element size, in bytes. Raises ValueError."""
+    """Return how many bytes a token takes in the KV cache: 2 (keys and values) * layers * KV heads * head size *
+    element size. `dtype` is the type of an element (None: the checkpoint's type). Raises ValueError."""
     path = Path(checkpoint) / "config.json"
     config = _config(path)
     try:
@@ -42,7 +43,8 @@ def has_tokenizer(checkpoint: Path) -> bool:
 
 
 def weights_bytes(checkpoint: Path | str) -> int:
-    """Return the bytes of the safetensors files. Without them, compute a dense Llama's bytes. Raises ValueError."""
+    """Return how many bytes the weights take: the size of the safetensors files that are loaded. If there are none,
+    compute the size of a dense Llama from its configuration. Raises ValueError."""
     folder = Path(checkpoint)
     # A folder may hold the weights twice; the index names the loaded files.
     index = folder / _INDEX
@@ -168,7 +170,7 @@ def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(f"model {name!r} cannot be downloaded from Hugging Face ({reason}): {way_out}") from error
     if not (folder / "config.json").is_file():
-        raise ModelError(f"model {name!r} as downloaded to {folder} has no config.json: {way_out}")
+        raise ModelError(f"model {name!r}, downloaded to {folder}, has no config.json: {way_out}")
     return folder
 
 
@@ -224,7 +226,7 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
 
 
 def save_tokenizer(source: Path, folder: Path, length_max: int) -> None:
-    """Write SmolLM2's tokenizer. It first splits off single digits, which the GGUF file does not record."""
+    """Write SmolLM2's tokenizer. It first separates each digit: this rule is missing in the GGUF file."""
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 

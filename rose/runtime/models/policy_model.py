@@ -184,7 +184,8 @@ def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: t
 def generated_logits(
     policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]
 ) -> tuple[Tensor, Tensor]:
-    """Return logits [tokens, vocab] and ids [tokens] of the generated tokens. Hidden state i - 1 predicts token i."""
+    """Return the policy's logits [tokens, vocab] for the generated tokens, and the ids [tokens] of these tokens. `mask`
+    is True for generated tokens. The hidden state at position i - 1 predicts the token at i."""
     padded = pad(ids, device=policy.device)
     generated = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
     hidden = policy(padded[:, :-1])

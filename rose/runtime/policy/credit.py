@@ -3,12 +3,17 @@
 *Work* is the time that a rollout takes alone. Work beside a step of serving makes that step longer by `factor` times
 the work. At the start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
 
-Slack is the time by which the step may become longer before a live request, or the largest prompt that may come now,
-misses its budget. Room limits the stretch of a request: the smallest more * (1 - growth) * alone - factor * work since
-its first token. Requests that take longer are alive together in larger numbers (Little's law), and `growth` is the part
-of a step that grows with them. `more` is stretch - 1, or less: first tokens wait for the longer steps too, and may take
-FIRST_TOKEN_STRETCH times what they take alone. A request without a first token has no room. From STRETCH_MAX on, room
-has no limit, because lending cannot stretch a step more.
+*Slack* is the time by which the step may become longer before a live request, or the largest prompt that may come now,
+misses its latency budget.
+
+*Room* limits how much longer the tokens of a request may take. It is more * (1 - growth) * alone - factor * work. Here
+`alone` is the time that the request takes without rollouts, and `work` is the work beside it; both count from its first
+token. Before that, the room is 0. The smallest room of all live requests applies.
+
+`growth` is the part of a step that grows with the number of live requests: slower requests are alive together in larger
+numbers (Little's law). `more` is stretch - 1, or less, because first tokens wait for longer steps too. They may take at
+most FIRST_TOKEN_STRETCH times what they take alone. Lending cannot stretch a step by more than STRETCH_MAX: if a lease
+allows more than that, room has no limit.
 
 The factor is fitted to the delays of steps that had work beside them. It is never below the cost of time slices between
 two processes on a GPU."""
@@ -110,12 +115,13 @@ class Credit:
 
 
 def share_of_busy(stretch: float, slack_share: float) -> float:
-    """Return the largest share of a device that rollout work can take beside serving that is never idle."""
+    """Return the largest share of a device that rollout work can take beside a serving engine that is never idle."""
     return 1 - 1 / min(stretch, STRETCH_MAX) if slack_share > 0 else 0.0
 
 
 def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
-    """Return whether serving's pool can hold the live requests if each of them takes longer (Little's law)."""
+    """Return whether serving's KV pool has room for more requests at once. `used` of `total` tokens are in use. If
+    requests take `stretch` times as long, `stretch` times as many are alive together (Little's law)."""
     return used * min(stretch, STRETCH_MAX) <= total
 
 

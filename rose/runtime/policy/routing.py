@@ -155,7 +155,7 @@ class DemandFacts:
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Return, by engine id, how many ns (1 or more) of each live engine the turns and their follow-up turns need."""
+    """Return for each live engine, by id, how much of its time (ns, at least 1) the turns and follow-up turns need."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

@@ -1,4 +1,4 @@
-"""Assigns rollout engines to RL runs, with few switches of run and fewer of model, which restart an engine."""
+"""Assigns rollout engines to RL runs. An engine seldom changes its run, and its model (a restart) even less often."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -61,7 +61,8 @@ def hold_ns(switch_ns: int) -> int:
 
 
 def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -> bool:
-    """Return whether an engine may change its model: not in a short pause of its run, and not soon after a change."""
+    """Return whether an engine may change its model. It may not while its own run has been without turns only for a
+    short time. Soon after a change, it may not while a run with turns uses the engine's model."""
     own = runs.get(engine.run_id or "")
     if own is not None and own.turns == 0 and own.quiet_ns is not None and own.quiet_ns < engine.start_ns:
         return False
@@ -71,7 +72,7 @@ def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -
 
 
 def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
-    """Return how long a run without turns counts as paused, in ns: the longest time that it waits for another run."""
+    """Return for how many ns a run without turns counts as paused: as long as another run may keep an engine."""
     models = {run.model for run in runs}
     switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
     return max(map(hold_ns, switches), default=HOLD_MIN_NS)
@@ -84,8 +85,10 @@ def serve(
     elapsed_ns: int,
     paused_ns: int = 0,
 ) -> dict[str, float]:
-    """Return each run's slot-seconds divided by its weight, after `elapsed_ns` more. The least served run with turns
-    counts as 0, and a new run begins there. A run that pauses less than `paused_ns` keeps its value, also below 0."""
+    """Return how much each run has been served: slot-seconds divided by the run's weight. `served` has the former
+    values. `capacities` has the slots that each run has used in the `elapsed_ns` since then. First, the former values
+    are shifted, so that the least served run with turns begins at 0. A new run also begins at 0. A run without turns
+    keeps its value if its pause is shorter than `paused_ns`; such a value may be negative."""
     present = {run.run_id: run for run in runs if run.turns or (run.quiet_ns is not None and run.quiet_ns < paused_ns)}
     wanting = [run_id for run_id, run in present.items() if run.turns]
     level = min((served[run_id] for run_id in wanting if run_id in served), default=0.0)
@@ -150,7 +153,7 @@ class _Allotment:
         return due
 
     def _serve_least(self, runs: list[RunFacts], had: Mapping[str, int]) -> None:
-        """Give each free engine to the least served run, while a run has more turns than its number in `had`."""
+        """Give each free engine to the least served run with more turns than `had`: the slots or engines it has."""
         while True:
             short = [run for run in runs if had[run.run_id] < run.turns]
             for run in sorted(short, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):

@@ -1,6 +1,6 @@
 """Decides whether a rollout step may run now on a device that serves.
 
-A first token is due at arrival + TTFT budget, any later one at the token before + TPOT budget. *Slack* limits lateness:
+A first token is due at arrival + TTFT budget, later ones at the previous token + TPOT budget. *Slack* limits lateness:
 
     prefill slack = earliest due first token - now - T_prefill(waiting requests)
     decode slack = earliest due next token - now - T_prefill(waiting requests) - T_decode(batch)
@@ -9,8 +9,8 @@ Slack must stay positive even if serving first waits until a rollout step yields
 meet the smallest TTFT budget.
 
 *Regret* limits cost. From a request's arrival on, rollouts may use only a share of the time that the request takes
-alone. While there is no request, the expected wait of the next one counts: half of the time that a running step takes
-to yield. If that wait is k times its allowed share, steps run only 1/k of the time."""
+alone. While there is no request, the next request's expected wait counts: half of the time that a running step takes to
+yield. If this expected wait is k times the allowed wait, steps run only 1/k of the time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -124,7 +124,8 @@ def attainable(load: ServingLoad) -> bool:
 
 
 def room_ns(*, solo_ns: int, lent_ns: int, share: float) -> int:
-    """Return how much device time rollouts have left beside a request that takes `solo_ns` alone."""
+    """Return for how many more ns rollouts may use the device during a request that takes `solo_ns` alone. They may use
+    `share` of that time at most, and have used `lent_ns`."""
     return int(share * REGRET_SPENT_SHARE * solo_ns) - lent_ns
 
 

@@ -36,8 +36,8 @@ _Matrix = tuple[_Vector, ...]
 
 @dataclass(frozen=True, slots=True)
 class LinearFit:
-    """A least-squares fit of `weights @ (features * scale)`, in ns. `error_share` is the recent mean of |predicted -
-    observed| / observed."""
+    """A least-squares fit of durations in ns. It predicts `weights @ (features * scale)`. `error_share` is the recent
+    mean of |predicted - observed| / observed."""
 
     gram: _Matrix  # Sum over observations, with forgetting, of x times x transposed.
     moment: _Vector  # Sum over observations, with forgetting, of x times duration.
@@ -124,8 +124,8 @@ def _non_negative(gram: _Matrix, moment: _Vector, ridges: _Vector) -> _Vector:
 
 
 def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int]) -> _Vector:
-    """Solve (gram + ridges) @ w = moment for `kept`. The matrix is positive definite, so no pivoting is needed (Golub
-    and Van Loan, "Matrix Computations", section 4.2)."""
+    """Solve (gram + diagonal of ridges) @ w = moment for the indices `kept`. The matrix is positive definite, so no
+    pivoting is needed (Golub and Van Loan, "Matrix Computations", section 4.2)."""
     rows = [[gram[i][j] + (ridges[i] if i == j else 0.0) for j in kept] + [moment[i]] for i in kept]
     size = len(rows)
     for at in range(size):
@@ -142,14 +142,15 @@ def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int])
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:
-    """Scale a bound to other features. Time is assumed to grow at most in proportion to each feature."""
+    """Return the longest time that a step with `features` may take. `bound` is an observed step: its features and its
+    duration. Time is assumed to grow at most in proportion to each feature."""
     seen, duration_ns = bound
     return duration_ns * max(1.0, *(wanted / max(had, 1.0) for wanted, had in zip(features, seen, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The fits of one engine. A prediction is None until the engine has run a step of that kind."""
+    """The fits of one engine, for prefill and decode steps. A prediction is None before the first step of its kind."""
 
     prefill: LinearFit
     decode: LinearFit
@@ -189,7 +190,7 @@ class StepTimes:
 
 
 def attended(tokens: int, prefix_tokens: float = 0) -> float:
-    """Return how many pairs `tokens` new tokens have: each with all tokens before it, also in the cached prefix."""
+    """Return how many pairs `tokens` new tokens form: each with all tokens before it, also in the cached prefix."""
     return tokens * (prefix_tokens + tokens / 2)
 
 

@@ -32,7 +32,8 @@ class Rules:
 
 
 async def play(rules: Rules, environment: Playable, generate: Generate, game: Game, step: int) -> Trajectory:
-    """Play a game. It is "lost" if it cannot start or loses a turn, and "truncated" with reward 0 if it fails later."""
+    """Play a game, and return its trajectory. The outcome is "lost" if the environment cannot start, or if no engine
+    can complete a turn. It is "truncated", with reward 0, if the environment fails later."""
     trajectory = Trajectory(
         trajectory_id=game.trajectory_id,
         group_id=game.group_id,

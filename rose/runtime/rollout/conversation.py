@@ -36,7 +36,8 @@ class Conversation:
         return self._ids(self._render(_messages(observation), answers=True))
 
     def reply(self, observation: str | Messages, answer_ids: Sequence[int]) -> list[int]:
-        """Return the tokens between the answer `answer_ids` and the next answer."""
+        """Return the tokens that follow the policy's answer `answer_ids`: the end of the answer (if `answer_ids` lacks
+        it), the observation, and the start of the next answer."""
         exchange = self._render(_ANSWERED, answers=False)
         end_place = exchange.rfind(self._end)
         text = self._render([*_ANSWERED, *_messages(observation)], answers=True)

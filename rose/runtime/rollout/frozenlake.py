@@ -1,5 +1,5 @@
-"""FrozenLake with token ids. An output has the four tiles around the player, a move and EOT; without a move, the turn
-is wasted. Each prompt extends the one before, so that the prefix cache can be used."""
+"""FrozenLake with token ids. A good output has four tokens for the tiles around the player, then a move, then EOT. An
+output without a move wastes the turn. Each prompt extends the one before, so that the prefix cache can be used."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,8 @@ class FrozenLake:
         return [reply, v.at(*self.position)], reward, self.terminated, facts
 
     def around(self) -> list[int]:
-        """Return the tokens of the tiles around the player: left, below, right, above. Correct reasoning lists them."""
+        """Return the tokens of the tiles around the player: left, below, right, above. A policy that sees the board
+        correctly generates these four tokens before its move."""
         size, (row, col) = self._task.size, self.position
         places = [(row + down, col + right) for down, right in STEPS]
         return [v.TILES[self.board[r][c]] if 0 <= r < size and 0 <= c < size else v.WALL for r, c in places]

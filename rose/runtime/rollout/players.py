@@ -91,7 +91,7 @@ class Players:
             self._background.submit(self._play(step, version_min, game)).add_done_callback(self._over.put)
 
     def play_again(self, step: int, version_min: int, games: Sequence[Game]) -> None:
-        """Play lost games under new names, because the ledger has the old names."""
+        """Play lost games again, under new names, because the ledger has the old names."""
         tries = next(self._repeated)
         again = [replace(game, trajectory_id=f"{first_name(game.trajectory_id)}~{tries}") for game in games]
         self.play(step, version_min, again)

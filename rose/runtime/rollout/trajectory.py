@@ -76,7 +76,7 @@ class Trajectory(Transcript):
 
     @property
     def prompt_tokens(self) -> int:
-        """Return how many tokens the policy did not generate, each counted once."""
+        """Return how many tokens the policy did not generate. A token counts once, even if many prompts contain it."""
         return len(self.ids) - self.output_tokens
 
     @property

@@ -21,7 +21,8 @@ HOLD_NS = 1_000_000_000  # The next turn of a trajectory comes soon.
 
 
 def differs(reply: HeartbeatReply, previous: HeartbeatReply) -> bool:
-    """Return whether the agent needs a new answer. Higher wanted times alone count only if one has doubled."""
+    """Return whether the agent needs `reply` after it got `previous`. If only the times in `wanted_ns` (how long
+    engines are wanted) differ, return True only if one of them has at least doubled."""
     skipped: dict[str, object] = {"seq": 0, "renew": [], "wanted_ns": {}}
     return (
         reply.model_copy(update=skipped) != previous.model_copy(update=skipped)
@@ -42,7 +43,7 @@ class Demand:
 
 
 class Answers:
-    """The last answer to a device. Its first number is the current time, so numbers also rise after a restart."""
+    """Numbers the answers to a device. Numbers begin at the current time, so they also rise after a restart."""
 
     def __init__(self) -> None:
         self._last: HeartbeatReply | None = None
@@ -59,7 +60,7 @@ class Answers:
 
 @dataclass(slots=True)
 class Device:
-    """A device as its agent last reported it. Times are monotonic nanoseconds here."""
+    """A device as its agent last reported it. Times are monotonic ns of the controller's host."""
 
     device_id: str
     heard_ns: int
@@ -81,7 +82,7 @@ class Device:
 
     @property
     def clock_offset_ns(self) -> int | None:
-        """Return the device's UTC minus our UTC, in ns. The result is too small by the shortest message delay."""
+        """Return the device's UTC minus the controller's, in ns. It is too small by the shortest message delay."""
         return max((offset_ns for _, offset_ns in self._offsets_ns), default=None)
 
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
@@ -103,7 +104,7 @@ class Device:
             self._device_time_ahead_ns = reading.device_time_ns - reading.utc_ns
 
     def clock_news(self) -> Clock | None:
-        """Return the clock event to record now, or None. Slow drift is recorded at most every 60 s."""
+        """Return a clock event if one must be recorded now, else None. Slow drift is recorded at most every 60 s."""
         offset_ns, recorded = self.clock_offset_ns, self._recorded
         if offset_ns is None:
             return None

@@ -25,7 +25,7 @@ _STRETCH_MAX, _DAY_S = 1e6, 86_400
 
 
 class BesideReport(Report):
-    """The device time that a rollout engine used beside live requests, in the last second."""
+    """How much of a device rollouts used beside live requests in the last second, and how that slowed serving."""
 
     share: float = Field(ge=0, le=1)  # Share of the device.
     stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, divided by that without rollouts.
@@ -72,7 +72,7 @@ class HostFacts(Report):
 
 
 class Heartbeat(Report):
-    """An agent's report on a device. Its answer waits for news since reply number `seen`, at most `hold_s` seconds."""
+    """An agent's report on a device. The answer comes when it differs from reply `seen`, or after `hold_s` seconds."""
 
     device_id: Id
     engines: Few[EngineReport]
@@ -122,7 +122,7 @@ class HeartbeatReply(Report):
 
 
 class PreemptRequest(Message):
-    """Takes the youngest turns off an engine until `kv_tokens` tokens are free. None: takes off all turns."""
+    """Takes the youngest turns off an engine until `kv_tokens` tokens are free. If it is None, takes all turns off."""
 
     engine_id: Id
     kv_tokens: Count | None = None

@@ -214,7 +214,7 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def lost(self, now_ns: int) -> list[InFlight]:
-        """Return the turns of silent agents. After a longer silence, forget their idle engines too."""
+        """Return the turns of agents that were silent too long. After a longer silence, forget their idle engines."""
         for engine_id, worker in list(self.items()):
             if not worker.in_flight and worker.overdue_ns(now_ns) > FORGET_NS:
                 del self[engine_id]

@@ -77,7 +77,7 @@ def _path(device_id: str | None) -> str:
 
 
 def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
-    """Return a client of the fleet at `url`, of `config`, or of the only fleet here. Raises UserError."""
+    """Return a client for the fleet at `url`, that of `config`, or the only fleet on this host. Raises UserError."""
     if url is not None:
         return ControllerClient(url, token or (None if config is None else config.gateway.token))
     if config is not None:

@@ -60,7 +60,7 @@ class FleetMemory:
 
     @contextmanager
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-        """Lock the fleet and yield True. If another command has the lock, wait; without `say`, yield False."""
+        """Lock the fleet and yield True. While another command has the lock, wait, or yield False if `say` is None."""
         make_state(self.folder)
         lock = self.folder / "fleet.lock"
         if layout.is_locked(lock):
@@ -136,7 +136,7 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
     ):
         if old != new:
             problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}. Restore {name}"
-            raise UserError(f"{problem}, or end the fleet run by `rose up` and `rose down` with the old file")
+            raise UserError(f"{problem}, or end the fleet run: with the old file, run `rose up` and then `rose down`")
     for device_id, host in hosts_by_device(config).items():
         if (old_host := remembered.placed.get(device_id, host)) != host:
             problem = f"device {device_id!r} is on host {host!r}, but fleet run {remembered.run_id} has {old_host!r}"

@@ -48,7 +48,7 @@ def served(plan: HostPlan) -> list[str]:
 
 
 def ensure(plan: HostPlan) -> dict[str, str]:
-    """Start the owner of this plan if no owner runs. Return the URLs of engines that answer already."""
+    """Start this plan's owner process, unless it runs already. Return the URLs of the engines that answer."""
     state = plan.state
     places.make_state(state)
     if runs(plan) and not _serves(plan):

@@ -47,7 +47,7 @@ def load(kind: type[_T], plan: _T | str) -> _T:
 
 
 def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
-    """Return a function that writes lines with the time to a rotated log. Raises FolderError."""
+    """Return a function that writes lines, each with its time, to a rotated log. Raises FolderError."""
     make_state(path.parent)
     logger = logging.getLogger(f"rose.log.{path}")
     if not logger.handlers:
@@ -91,7 +91,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
 
 
 def start_part(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Call `start`. End this process when its Ray node ends: Ray's own check fails if someone sets the clock."""
+    """Call `start`. Also end this process when its Ray node ends: Ray's own check fails if the clock is set."""
     if _NODE in os.environ:
         start("node", lambda: _end_with(int(os.environ[_NODE]), log), log)
     return start(name, body, log)

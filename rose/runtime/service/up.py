@@ -78,7 +78,7 @@ class Fleet:
                 self.fabric.end(actor, again=True)
 
     def is_running(self) -> bool:
-        """Return whether the fleet runs, and place missing parts. Raises DeploymentError."""
+        """Return whether the fleet runs. If it does, place its missing parts. Raises DeploymentError."""
         until_s = time.monotonic() + _AWAY_S
         while not listens(self.fabric.address):
             if time.monotonic() > until_s:

@@ -1,6 +1,6 @@
 """The checkpoint of a trainer. If the trainer is killed at any moment, the next one continues after the last update.
 
-    run.json         the run's id, and its tables at the start
+    run.json         the run's id, and its tables `task` and `training` at the start
     trainer.pt       policy, optimiser and results of the last update; written before its version is published
     step.json        the last step's event, written before it is recorded
     weights/         the published versions

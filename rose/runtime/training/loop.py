@@ -214,7 +214,7 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return a step's event, which leaves out lost trajectories. `total_ns` is the time until the training ended."""
+    """Return a step's event, without lost trajectories. `total_ns` is the time until the step's training ended."""
     trajectories = _not_lost(trajectories)
     means: dict[str, Any] = {name: _finite(getattr(stats, name)) for name in ("loss", "entropy", "kl", "grad_norm")}
     return Step(

@@ -32,7 +32,7 @@ def train(
     steps: int | None = None,
     device: str | None = None,
 ) -> str:
-    """Train to the last step, and return the run's id. If `kept`, `folder` can be resumed. Raises UserError."""
+    """Train to the last step; return the run's id. If `kept`, the run in `folder` can be resumed. Raises UserError."""
     trainer_device = _device(fleet, device)
     page = None if device is None else page_of(device)
     if fleet is not None and trainer_device is not None:

@@ -89,7 +89,7 @@ def prepare(
 
 @dataclass(eq=False)
 class Prepared:
-    """A verified version that is ready to write. `fingerprints` has one for each tensor, or none on the CPU."""
+    """A verified version, ready to write. `fingerprints` has each tensor's fingerprint; on the CPU it is empty."""
 
     staged: Staged
     _current: Mapping[str, torch.Tensor]
@@ -106,7 +106,8 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write the changes once, while no forward pass runs. Return the ns taken. Types in `into` may be wider."""
+        """Write the changes into the engine's tensors, or into `into`, whose types may be wider. Do this once, and
+        while no forward pass runs. Return how long it took, in ns. Raises TransferError."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
@@ -123,7 +124,7 @@ class Prepared:
 
 
 def _write_on_host(patch: Patch, tensor: torch.Tensor, turn: Turn) -> None:
-    """Copy without torch, because on a busy host torch's threads wait for each other."""
+    """Write a patch into a tensor without torch, because on a busy host torch's threads wait for each other."""
     with turn():
         if tensor.dtype != patch.values.dtype or not tensor.is_contiguous():
             return patch.write(tensor)

@@ -1,4 +1,4 @@
-"""Reads and compares an engine's weights while the engine works. On an accelerator, this has a stream of its own."""
+"""Reads and compares an engine's weights while the engine works. On a GPU, this work has its own CUDA stream."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -63,7 +63,8 @@ class Staged:
     def open(
         cls, folder: Path, regions: Regions | None = None, turn: Turn = at_once, *, signer: str | None = None
     ) -> Staged:
-        """Open a folder. Check signatures, and the chunks for `regions` (None: those present). Raises TransferError."""
+        """Open a folder of packages. Check that `signer` signed them (None: no check), and check the chunks that
+        `regions` need (None: the chunks that are there). Raises TransferError."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):

@@ -1,8 +1,9 @@
-"""The encoding `fast`: for each changed element, the gap before it, and the sign and the length of its step.
+"""The encoding `fast`. For each changed element it has the gap (the number of unchanged elements before it), and the
+sign and the length of its step.
 
-A step longer than 1 is far. If at most half of the steps are far, only these are listed: the gap among the changed
-elements, and the length minus two. Otherwise every length minus one is listed. Numbers are Rice codes, whose parameter
-`k` adapts to the earlier numbers. Bits are packed with the lowest bit first. Each sequence begins at a new byte."""
+A step longer than 1 is far. If at most half of the steps are far, only the far steps are listed. Each has two numbers:
+how many near steps come just before it, and its length - 2. Otherwise, every length - 1 is listed. Numbers are Rice
+codes; their parameter `k` adapts to earlier numbers. Bits are packed lowest first. Sequences begin at whole bytes."""
 
 import threading
 
@@ -36,7 +37,7 @@ def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
 
 
 def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps]:
-    """Return the gaps and steps. The gaps may lead past the last element. Raises TransferError."""
+    """Return the gaps and steps of `changed` changes. The gaps may lead past the last element. Raises TransferError."""
     far_count, signs_from = take_number(block, 0)
     if far_count > changed or signs_from - (-changed // 8) > len(block):
         raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes, {far_count} of them far")
@@ -112,13 +113,15 @@ def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
 
 @jit
 def _adapt(total: Int) -> tuple[Int, Int]:
-    """`total` is about the sum of the last sixteen values. Return the next parameter `k`, and half of `total`."""
+    """Return the Rice parameter `k` for the next eight numbers, and half of `total`. `total` is a sum of the numbers so
+    far: the newest eight count in full, the eight before by half, and so on."""
     return min(63 - zeros_above(_U(total * 31 >> 9 | 1)), _LARGEST), total >> 1
 
 
 @jit
 def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tuple[Int, Int, Int]:
-    """Append the lowest `width` bits of `value`. `acc` holds `bits` bits that are not written yet."""
+    """Append `value`, a code of `width` bits. `acc` holds `bits` bits that are not yet written to word `at` of `out`.
+    Return the new `at`, `acc` and `bits`."""
     acc |= _U(value) << _U(bits)
     bits += width
     out[at] = acc & _U(0xFFFFFFFF)
@@ -128,7 +131,7 @@ def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tu
 
 @jit
 def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
-    """Write numbers from bit `at` of `out` on. Return the place of the next bit. A number takes at most two words."""
+    """Write `values` from bit `at` of `out` on. Return the place of the next bit. A number takes at most two words."""
     bits = at & 31
     at >>= 5
     acc = _U(out[at]) & (_U(1) << _U(bits)) - _U(1)

@@ -1,4 +1,4 @@
-"""Encodes the blocks of an array in several threads. A block is decoded while it is in the processor's cache."""
+"""Encodes and decodes an array in several threads, block by block. A block is small enough for the processor cache."""
 
 import os
 import threading

@@ -4,8 +4,8 @@ A delta has the positions of the changed elements, and their steps. A step count
 modulo 2**bits, so even a NaN payload is restored. `choice` takes the quickest encoding: `fast` (`bitcoding`), `small`
 (`grouping`), `planes`, or `dense`, which is the array itself.
 
-An encoded array is a `header`, and blocks if any element changed. Each of several blocks begins with two varints: the
-numbers of its changed elements and of its bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
+An encoded array is a `header`, and blocks if any element changed. If there are several blocks, each begins with two
+varints: its number of changed elements, and of bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -122,7 +122,8 @@ def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
-    """Return the array, in `out` (may be `base`). The base is not checked: compare hashes. Raises TransferError."""
+    """Decode `blob` against `base`, and return the array. It is written into `out` (None: a new array), which may be
+    `base`. The base is not checked, so compare hashes. Raises TransferError."""
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:

@@ -70,7 +70,8 @@ def count(base: Array, new: Array) -> Int:
 
 @jit
 def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
-    """Write the step of each change, in [-half, half), and the gap before the change. Return the number of changes."""
+    """Find the elements in which `new` differs from `base`. Write the step of each one, in [-half, half), and its gap:
+    the number of equal elements just before it. Return how many there are."""
     places = np.empty(_FOUND_AT_ONCE + 4, np.int64)
     filled = 0
     before = -1
@@ -102,7 +103,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
 
 @jit
 def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
-    """Copy `base` to `new`, and add `sign` times the steps. Return False if the gaps lead past the last element."""
+    """Copy `base` to `new`, and add `sign` * step to each change. Return False if the gaps lead past the end."""
     places = np.empty(_MOVED_AT_ONCE, np.int64)
     copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
     place: Int = -1
@@ -126,7 +127,7 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
-    """Write the changed positions and the new values there. Return their number, or -1 if there is no room."""
+    """Write the position and the new value of each change. Return the number of changes, or -1 if they do not fit."""
     count = 0
     for at in range(0, base.size - 63, 64):
         differ = difference_mask(base, new, np.uintp(at))
@@ -148,7 +149,8 @@ def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
 
 @jit
 def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) -> None:
-    """Write the group of each element, then GROUPS (no group) up to the next multiple of 64."""
+    """Write each element's group into `groups`: its exponent minus `low`, at least 0 and at most GROUPS - 1. From the
+    last element to the next multiple of 64, write GROUPS, which is no group."""
     least, most = np.uint8(low), np.uint8(min(low + GROUPS - 1, 255))
     for i in range(base.size):
         groups[i] = np.int64(base[i]) >> shift & mask
@@ -159,7 +161,8 @@ def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) ->
 
 @jit
 def spread(base: Array, shift: Int, mask: Int, low: Int, gaps: Array, apart: Array, groups: Array) -> None:
-    """Write each change's group, and the number of this group's elements since the group's previous change."""
+    """Write the group of each changed element into `groups` (see `_find_groups`). Into `apart`, write how many elements
+    of the same group lie between it and the last change of this group."""
     since, masks = np.zeros(GROUPS, np.int64), np.empty(GROUPS, np.uint64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     number = 0
@@ -195,7 +198,8 @@ def collect(
     apart: Array,
     steps: Array,
 ) -> bool:
-    """Apply `spread`'s changes, sorted by group. `ends` has each group's end. Return False if a change does not fit."""
+    """Copy `base` to `new`, and apply changes that `spread` has described, sorted by group. `ends`: where each group
+    ends in `apart` and `steps`. `crossing`: the steps are those of `cross`. Return False if one does not fit."""
     left, next_change = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     next_change[1:] = ends[:-1]

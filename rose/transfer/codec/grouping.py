@@ -49,7 +49,7 @@ def decode(block: memoryview, base: Bits, new: Bits, changed: int, header: Heade
         length, at = take_number(block, at)
         end += count
         if not (last < group < differences.GROUPS and count and end <= changed and scale <= 32):
-            raise TransferError(f"encoded array has a bad group {group} in a block: {end} of {changed} changes so far")
+            raise TransferError(f"encoded array has a bad group {group} in a block, at change {end} of {changed}")
         ends[group:] = end
         sent.append((count, 1 << scale, length))
     apart, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)

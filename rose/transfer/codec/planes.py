@@ -1,5 +1,5 @@
 """The encoding `planes`: the lowest bytes of all differences are one plane, the next bytes another, and so on. A plane
-is compressed by zstd. If all its bytes are the same, it is only this byte."""
+is compressed by zstd. If all bytes of a plane are the same, only one of them is kept."""
 
 import threading
 
@@ -19,7 +19,7 @@ _own = threading.local()
 
 
 def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
-    """Return the number of changes, and their code. If over a quarter flip the sign, encode the differing bits."""
+    """Return the number of changes, and their code: differing bits if over a quarter flip the sign, else steps."""
     planes, crossing = _room(base.nbytes).reshape(base.itemsize, base.size), _crossing(base, new)
     changed, various = _split(base, new, crossing, planes)
     if not changed:
@@ -32,7 +32,7 @@ def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
 
 
 def decode(block: memoryview, base: Bits, new: Bits, *, back: bool = False) -> None:
-    """Apply a block to `base` (`back`: undo it), and write to `new`, which may be `base`. Raises TransferError."""
+    """Apply a block to `base`, or if `back`, undo it. Write to `new`, which may be `base`. Raises TransferError."""
     planes, at, filled = [_NO_PLANE] * 4, 1, 0
     for number in range(base.itemsize):
         length, at = take_number(block, at)

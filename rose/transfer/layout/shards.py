@@ -11,7 +11,7 @@ _VOCABULARY = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The shapes of a model's whole tensors, with padding after `vocab_size`, and the sizes that decide the split."""
+    """The shapes of a model's whole tensors (padded after `vocab_size`), and the sizes that decide the split."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int

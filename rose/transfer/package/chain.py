@@ -20,7 +20,8 @@ Blobs = Callable[[int, PieceEntry], Buffer]  # The encoded bytes of a piece of t
 def follow(
     box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, turn: Turn = at_once
 ) -> Bits:
-    """Apply packages in order to `bits`, the elements in `box`. Return the result, `new`. Raises TransferError."""
+    """Apply packages in order to `bits`, the elements in `box`. `links` has the pieces of each package, and `blobs`
+    returns their encoded bytes. The result is written to `new` and returned. Raises TransferError."""
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
             return _walk(box, bits, links, blobs, new, turn, every=False)

@@ -176,7 +176,8 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True, signer: str | None = None) -> Manifest:
-        """Parse and check a manifest. If not `whole`, it is one rank's part. Raises TransferError."""
+        """Parse and check a manifest that `signer` must have signed (None: no check of signatures). If not `whole`, it
+        is one rank's part. Raises TransferError."""
         end = data.find(b"\n", 0, _SEAL_BYTES_MAX + 1)
         seal, _, signature = data[: max(end, 0)].partition(b" ")
         packed = data[end + 1 :]
@@ -300,7 +301,8 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
 
 
 def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:
-    """Return the packages with the fewest bytes from `have` (None: no base) to `version`. Raises TransferError."""
+    """Return the chain of packages to `version` that has the fewest bytes. It starts from the version `have`, or from
+    an anchor, which needs no base. Raises TransferError if there is no such chain."""
     costs: dict[int | None, int] = {None: 0, have: 0}
     last: dict[int, Package] = {}
     known = sorted(packages, key=lambda package: package.version)

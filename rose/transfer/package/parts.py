@@ -1,4 +1,4 @@
-"""Parts of incomplete packages. The manifest of one trainer rank is parts/STEM.ATTEMPT.RANK-of-RANKS"""
+"""Parts of incomplete packages. The manifest of one trainer rank is the file parts/STEM.ATTEMPT.RANK-of-RANKS."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One of `ranks` trainer ranks. Each time all ranks start, they have a new `attempt`. Raises ValueError."""
+    """One of `ranks` trainer ranks. `attempt` is a name that all ranks share, new at each start. Raises ValueError."""
 
     rank: int = 0
     ranks: int = 1

@@ -63,7 +63,8 @@ class Delta:
         )
 
     def tensors(self, newest: int, base: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
-        """Return all tensors after the delta. Raises ConflictError unless `newest` is the delta's base or result."""
+        """Return the tensors with the delta applied to `base`, the tensors of the version `newest`. Raises
+        ConflictError unless the delta leads from or to that version."""
         if newest not in (self.version, self.base_version):
             raise ConflictError(
                 f"{self.folder} leads from base_version {self.base_version} to version {self.version}, and the newest "

@@ -24,7 +24,7 @@ _ROUNDED = {"float32", "bfloat16", "float16"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """This rank's tensors by published name. `names` are the names of the whole model, or None if it is not known."""
+    """This rank's tensors by published name. `names` are the names of the whole model, or None if they are unknown."""
 
     tensors: Mapping[str, RankTensor]
     names: frozenset[str] | None

@@ -1,4 +1,4 @@
-"""The chunks of a store: files named by SHA-256. Writers share the lock. A removal holds it alone."""
+"""The chunks of a store: files named by SHA-256. Several writers may hold the lock; a removal holds it alone."""
 
 import fcntl
 import hashlib

@@ -1,5 +1,5 @@
-"""Encodes a version against the one before, against older ones (composite deltas), and as an anchor. Memory holds the
-last version, and what undoes earlier steps. Two steps are merged whenever a binary counter would carry."""
+"""Encodes a version against the version before, against older ones (composite deltas), and as an anchor. Memory holds
+the last version and the steps back from it. Steps merge like carries of a binary counter, so that few remain."""
 
 import os
 import time
@@ -32,7 +32,7 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class Span:
-    """The step from `base_version` to the `base_version` of the next span. The last span leads to the last version."""
+    """The changes from `base_version` to that of the next span in the list. The last span leads to the last version."""
 
     base_version: int
     base_xxh3: dict[Key, str] = field(default_factory=dict)
@@ -97,8 +97,8 @@ class _Package:
 def encode_first(
     version: int, cuts: Sequence[Cut], previous: EncoderState | None, chunks: ChunkFolder, *, anchor: bool, link: Link
 ) -> tuple[Manifest, EncoderState]:
-    """Encode the changes since `previous`, which is consumed, or all elements if it is None. The chunks are not synced
-    to disk. Raises TransferError or OSError."""
+    """Encode the changes since the state `previous`, which is used up, or all elements if it is None. Return the
+    manifest, and the state at `version`. The chunks are not synced to disk. Raises TransferError or OSError."""
     now = EncoderState(version, {cut.info.name: cut.info for cut in cuts})
     if previous is not None:
         step = Span(previous.version, previous.xxh3)
@@ -127,8 +127,8 @@ def encode_first(
 def encode_more(
     cuts: Sequence[Cut], now: EncoderState, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link
 ) -> list[Manifest]:
-    """Encode composite deltas and, if `anchor`, an anchor. Version v gets a delta against version v - s for each power
-    of two s from 2 to `stride_max` that divides v. Raises TransferError or OSError."""
+    """Encode composite deltas and, if `anchor`, an anchor. Version v gets a delta against version v - s for each s that
+    divides v and is a power of two, from 2 to `stride_max`. Raises TransferError or OSError."""
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]

@@ -14,7 +14,7 @@ class FencedError(TransferError):
 
 
 class Fence:
-    """A publisher's claim to a folder. Hold the store's lock. Numbers below that of `publisher.json` are refused."""
+    """A publisher's claim to a folder. It fails if `publisher.json` has a higher number. Hold the store's lock."""
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
         self._path = folder / "publisher.json"
@@ -32,7 +32,7 @@ class Fence:
             self._number = newest + 1
         if newest > self._number:
             raise FencedError(
-                f"{self._path.parent} has publisher {newest}, newer than {self._number}: end yours or resume the run"
+                f"{self._path.parent} has publisher {newest}, newer than {self._number}: end this one or resume the run"
             )
         if newest < self._number:
             write_file(self._path, json.dumps({"run_id": self._run_id, "fence": self._number}).encode())

@@ -112,7 +112,8 @@ class VersionStore:
     def publish(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
     ) -> Published:
-        """Write `version` as a delta, and call `visible`. Then write its other due packages. Raises TransferError."""
+        """Publish `version`. Write it as a delta, and call `visible` as soon as receivers can fetch it. Then write the
+        other packages that are due. Return all manifests. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -124,7 +125,8 @@ class VersionStore:
     def publish_part(
         self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Write one rank's pieces, and call `written`. Only the last rank gets manifests back. Raises TransferError."""
+        """Publish the pieces of one trainer rank, and call `written` once they are written. The rank that completes the
+        version gets its manifests, and all others get None. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:
@@ -278,7 +280,8 @@ class Publisher:
         self._rest: Future[Published | None] | None = None
 
     def publish(self, version: int, cuts: Sequence[Cut], writer: Writer = ALONE) -> None:
-        """Return as soon as this rank's part is written. The elements may then change. Raises TransferError."""
+        """Publish this rank's part of a version. Return once it is written: the trainer may then change its tensors. A
+        thread writes the other packages. Raises TransferError."""
         self.wait()
         written: SimpleQueue[bool] = SimpleQueue()
         publishing = self._thread.submit(
@@ -291,7 +294,7 @@ class Publisher:
             publishing.result()
 
     def wait(self) -> None:
-        """Wait until all packages of the last version are written. Only log errors: the next version repairs them."""
+        """Wait until the last version's packages are written. Errors are only logged: the next version repairs them."""
         rest, self._rest = self._rest, None
         if rest is not None:
             try:

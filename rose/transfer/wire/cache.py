@@ -63,7 +63,7 @@ class ChunkCache:
             self._freed.set()
 
     async def reserve(self, sha256: str, size_bytes: int) -> None:
-        """Wait until there is room for a download, and take it. Raises TransferError if the budget is too small."""
+        """Wait for room for a download, and reserve that room. Raises TransferError if the budget is too small."""
         if size_bytes > self.budget_bytes:
             raise TransferError(f"chunk {sha256} is {size_bytes} bytes: raise the relay's budget ({self.budget_bytes})")
         left = self._entries.pop(sha256, None)  # The file of an earlier download stays, to be resumed.

@@ -22,7 +22,8 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Complete the chunk in `path`. `progress` gets how many bytes may be passed on, the last byte after a check."""
+    """Download a chunk to `path`, or only the rest if its beginning is there. `progress` is told how many bytes may be
+    passed on. The last byte is among them only after a check. Raises TransferError."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:

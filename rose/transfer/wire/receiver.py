@@ -1,4 +1,4 @@
-"""Fetches and verifies versions into a staging folder. What a failed fetch leaves in `partial/`, the next one uses."""
+"""Fetches and verifies versions into a staging folder. The next fetch uses what a failed fetch left in `partial/`."""
 
 import fcntl
 import functools
@@ -31,7 +31,7 @@ _LOCK = "lock"
 
 
 class Receiver:
-    """Fetches versions of `run_id`, signed by `signer`. A fetch fails after `retries` retries that gain no byte."""
+    """Fetches a run's versions, signed by `signer`. A fetch fails after `retries` retries that bring no new byte."""
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class Receiver:
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
-        """Stage and verify the shortest chain, for `regions` (None: all). After TransferError, a new call resumes."""
+        """Fetch and verify the shortest chain of packages from the version `have` (None: no version) to `version`.
+        `regions` are the boxes that are needed (None: all). After a TransferError, a new call continues the fetch."""
         target = self.folder(version, have, regions)
         with (self._partial / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
@@ -146,7 +147,8 @@ class Receiver:
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[list[float]]:
-        """Keep the pin during the block, which appends rates (bytes/s). Then report the highest rate to the origin."""
+        """Renew the pin of the route during the block, then give it up. Yield a list, to which the block appends its
+        rates of transfer (bytes/s). The origin is told the highest one."""
         rates: list[float] = []
         if (pin := route.pin) is None:
             yield rates

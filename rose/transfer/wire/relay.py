@@ -1,4 +1,4 @@
-"""A relay fetches each chunk once for a cluster. Clients get bytes as they arrive, but the last byte after a check."""
+"""A relay fetches each chunk once for a cluster. It passes bytes on as they arrive, and the last byte after a check."""
 
 import asyncio
 import functools

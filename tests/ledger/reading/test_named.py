@@ -91,7 +91,7 @@ def test_the_head_of_a_file_is_read():
     found = named.load("placement_of_turn")
     assert found.question.startswith("For the RL engineer: why was each attempt")
     assert Variable("turn", "BIGINT", "only the turn of this number, from 0.") in found.variables
-    assert found.reading.startswith("One row for each attempt, in order;")
+    assert found.reading.startswith("One row for each attempt, in order")
     assert "text" not in found.as_dict()
 
 

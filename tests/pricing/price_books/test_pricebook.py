@@ -140,7 +140,7 @@ def test_a_name_that_is_no_book_lists_those_there_are(tmp_path: Path) -> None:
 def test_what_an_example_lacks_is_added_in_a_copy_and_its_file_is_where_it_says() -> None:
     with pytest.raises(PriceBookError) as refused:
         pricebook.load("example").power_of("b200")
-    assert str(refused.value).endswith("add one, in a copy of the book with a `name` of your own")
+    assert str(refused.value).endswith("add a [[power]], in a copy of the book with a `name` of your own")
     named = re.search(r"\((rose/[^)]*)\)", pricebook.load("example").path)
     assert named is not None
     assert (Path(__file__).parents[3] / named[1]).is_file()

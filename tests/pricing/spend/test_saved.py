@@ -126,7 +126,8 @@ def test_as_a_table(fleet_saved: Saved) -> None:
 
 def test_the_documents_have_the_sample_s_figures(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
-    readme, pricing = ((root / name).read_text("utf-8") for name in ("README.md", "docs/pricing.md"))
+    texts = ((root / name).read_text("utf-8") for name in ("README.md", "docs/pricing.md"))
+    readme, pricing = (" ".join(text.split()) for text in texts)
     ledger = Path(shutil.copytree(root / "sample_traces" / "ledger", tmp_path / "ledger"))
     section = run_report.build(Ledger(ledger), None, "example").section
     cash = section.figure("savings", CASH)

@@ -128,11 +128,11 @@ def test_parts_of_several_ranks_make_one_manifest() -> None:
     left = replace(good, encode_ns=9, chunks=(Chunk(A, 50),), pieces=good.pieces[:1])
     right = replace(good, chunks=good.chunks[1:], pieces=tuple(replace(p, chunk=p.chunk - 1) for p in good.pieces[1:]))
     assert Manifest.from_bytes(right.to_bytes(), whole=False) == right
-    with pytest.raises(TransferError, match="hold 16 of 32"):
+    with pytest.raises(TransferError, match="hold 16 of its 32"):
         Manifest.from_bytes(right.to_bytes())
     assert merge_parts([left, right]) == replace(good, encode_ns=16)
     assert merge_parts([right, left]).weights_sha256 == good.weights_sha256
-    with pytest.raises(TransferError, match="hold 16 of 32"):
+    with pytest.raises(TransferError, match="hold 16 of its 32"):
         merge_parts([right])
     with pytest.raises(TransferError, match="does not come after"):
         merge_parts([left, left, right])
@@ -212,11 +212,11 @@ WRONG: dict[str, tuple[Callable[[], Manifest], str]] = {
     "unused chunk": (lambda: replace(manifest(), chunks=(*manifest().chunks, Chunk(A, 9))), "fill 0 bytes"),
     "out of the shape": (lambda: with_piece(1, stop=(4, 9)), r"reaches to \[4, 9\], beyond its shape"),
     "backwards": (lambda: with_piece(1, start=(0, 8), stop=(4, 4)), "expected 0 <= start <= stop"),
-    "hole in a tensor": (lambda: with_piece(1, start=(0, 5), changed=2), "hold 28 of 32"),
+    "hole in a tensor": (lambda: with_piece(1, start=(0, 5), changed=2), "hold 28 of its 32"),
     "overlap in a tensor": (lambda: with_piece(1, start=(0, 3)), "or overlap"),
     "a piece twice": (lambda: with_piece(1, start=(0, 0), stop=(4, 4)), "does not come after"),
     "out of order": (lambda: with_piece(2, name="d"), "does not come after"),
-    "two dtypes": (lambda: with_piece(1, dtype="float16"), "hold 16 of 32"),
+    "two dtypes": (lambda: with_piece(1, dtype="float16"), "hold 16 of its 32"),
     "dtype": (lambda: with_piece(2, dtype="int8"), "'int8', which is not known"),
     "encoding": (lambda: with_piece(2, encoding="zip"), "Invalid enum value 'zip'"),
     "more changed than there are": (lambda: with_piece(2, changed=33), "33 of 32 elements changed"),

@@ -178,7 +178,7 @@ def test_parts_that_do_not_make_up_the_version_are_refused(memory: Path) -> None
     missing = next(piece for piece in second if piece.name == "model.norm.weight")
     store = trainer.stores[0]
     trainer.publish_pieces(0, 0, first)
-    with pytest.raises(TransferError, match=r"pieces of 'model\.norm\.weight' hold \d of 6"):
+    with pytest.raises(TransferError, match=r"pieces of 'model\.norm\.weight' hold \d of its 6"):
         trainer.publish_pieces(0, 1, {piece: second[piece] for piece in second if piece != missing})
     assert store.packages() == []
     with pytest.raises(TransferError, match=r"does not come after|overlap"):

@@ -1,4 +1,4 @@
-"""A host's relays. With a relay, another host's publication crosses the network once for all engines of this host."""
+"""A host's relays. A relay fetches another host's publication once, for all engines of this host."""
 
 import fcntl
 import hashlib
@@ -25,7 +25,8 @@ _OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)  #: A relay quotes n
 
 
 class Relays:
-    """Gives each target a URL on this host. A remote target gets a relay of at most `budget_bytes`. Thread-safe."""
+    """Gives each target a URL on this host. For a target of another host, this starts a relay, which keeps at most
+    `budget_bytes` of its packages. Thread-safe."""
 
     def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str], rules: OriginRules) -> None:
         self._folder, self._budget_bytes, self._route, self._rules = folder, budget_bytes, route, rules

@@ -28,7 +28,8 @@ from rose.transfer.wire.receiver import Receiver
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A policy version and its origin. `run_id` "" means no run. `signer` is a public key (None: not signed)."""
+    """A policy version, and the origin to fetch it from. `run_id` is empty if the version belongs to no run. `signer`
+    is the public key of whoever signed the version; None means that it is not signed."""
 
     run_id: str
     version: int
@@ -65,7 +66,7 @@ class HeldRecord:
         self._next = staging / "next.json"
 
     def announce(self, manifest: Manifest) -> None:
-        """Record that the engine may hold this version from now on, or still the former one. Raises TransferError."""
+        """Record that from now on the engine holds either this version or the former one. Raises TransferError."""
         partial = self._staging / "next.partial"
         try:
             partial.write_bytes(manifest.to_bytes())
@@ -82,7 +83,8 @@ class HeldRecord:
         return Manifest.from_bytes(self._path(version).read_bytes())
 
     def candidates(self) -> Iterator[Manifest]:
-        """Record and yield the versions that a former agent's engine may hold. Raises OSError or TransferError."""
+        """Yield the manifests of the versions that a taken-over engine may hold: the confirmed version, then an
+        announced one. The announced version is first recorded as confirmed. Raises OSError or TransferError."""
         for path in sorted(self._staging.glob("held-*.json")):
             yield Manifest.from_bytes(path.read_bytes())
         if self._next.exists():
@@ -115,7 +117,7 @@ class Phases:
             yield
 
     def give_up(self) -> None:
-        """Let no more phases begin. Return after the phase in progress, or after `_GIVE_UP_S` seconds."""
+        """Let no more phases begin. Return when the phase in progress has ended, or after `_GIVE_UP_S` seconds."""
         self._given_up.set()
         if self._turn.acquire(timeout=_GIVE_UP_S):
             self._turn.release()
@@ -176,7 +178,7 @@ _NOT_TRIED = (OSError, TransferError)  # errors before a target is tried, such a
 
 
 class EngineSync:
-    """The agent's side of a sync, for one thread. Any thread may call `give_up`. Version 0 is the checkpoint."""
+    """The agent's side of syncs. One thread uses it; any thread may call `give_up`. Version 0 is the checkpoint."""
 
     def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = from_anywhere) -> None:
         self._engine = engine
@@ -201,8 +203,8 @@ class EngineSync:
         return self.held[1]
 
     def bring(self, target: Target) -> Sync:
-        """Bring the engine to the target's version. Return the event; if that failed, it has a reason. If a delta
-        cannot be used, all weights (an anchor) are fetched instead."""
+        """Bring the engine to the target's version, and return the sync's event. After a failure, the event has a
+        reason. If a delta cannot be used, all weights (an anchor) are fetched instead."""
         self._asked = target
         return self._bring_to(target)
 
@@ -211,14 +213,16 @@ class EngineSync:
         self._note(failures=0)
 
     def bring_back(self) -> Sync | None:
-        """Restore an untrusted engine from an anchor (all weights). Return None if trusted or if no origin is known."""
+        """Fetch all weights again if the engine's weights are not trusted, and return the sync's event. Return None if
+        they are trusted, or if no origin is known."""
         last = self._held_from if self.standing.held else self._asked
         if self.standing.trusted or last is None:
             return None
         return self._bring_to(replace(last, version=self.version))
 
     def take_over(self, swaps: int) -> str | None:
-        """Find out from hashes which weights a former agent's engine holds. Return why that failed, or None."""
+        """Find out from hashes which weights a former agent's engine holds. Return why that failed, or None. `swaps` is
+        how often the engine's weights were changed; after 0 swaps it still has its checkpoint."""
         if swaps == 0:
             return None  # It is at its checkpoint, as a newly started engine is.
         reason: str | None = "its weights are not on record"
@@ -232,7 +236,8 @@ class EngineSync:
         return reason
 
     def audit(self, gives_way: threading.Event | None = None) -> Sync | None:
-        """Return a drift event if the engine's weights are not those that were acknowledged or published, else None."""
+        """Check that the engine still has the weights that it acknowledged and that the origin published. If not,
+        return an event that describes the drift. Otherwise, or if `gives_way` is set meanwhile, return None."""
         if not (self.standing.held and self.standing.trusted):
             return None
         began = monotonic_ns()
@@ -310,7 +315,7 @@ class EngineSync:
             return None
 
     def _try(self, target: Target, base: int | None, began: int) -> Sync:
-        """Fetch, prepare, commit and acknowledge. Raises TransferError, or RefusedError if the weights drifted."""
+        """Fetch, prepare, commit and acknowledge `target`. Raises TransferError, or RefusedError if weights drifted."""
         version = target.version
         receiver = self._receiver(target)
         with self._phases.turn():
@@ -362,7 +367,7 @@ class EngineSync:
                 ends = {(report["after_step"], report["sha256"]) for report in committed}
                 if len(ends) > 1:
                     raise TransferError(
-                        f"ranks swapped to version {version} at different steps or to other weights: {sorted(ends)}"
+                        f"ranks swapped to version {version}, but differ in the step or the weights: {sorted(ends)}"
                     )
             except TransferError:
                 self._note(trusted=False)  # Some rank may have the version, or other weights.
@@ -391,7 +396,8 @@ class EngineSync:
         )
 
     def _base(self, target: Target) -> int | None:
-        """Return the engine's version if it can be a delta's base for `target`, else None. Raises RefusedError."""
+        """Return the engine's version if a delta from it to `target` can be used. Return None if all weights must be
+        fetched. Raises RefusedError if the origin has other weights for the engine's version."""
         if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
         if not self._told:
@@ -407,7 +413,7 @@ class EngineSync:
         if not self.standing.held:
             published = self._published(self.version, target)
             if published is None:
-                raise TransferError(f"the origin does not hold version {self.version}, which the engine started from")
+                raise TransferError(f"the engine started from version {self.version}, but the origin does not have it")
             with self._phases.turn():
                 self._record.announce(published)
                 self._record.confirm(self.version)

@@ -55,7 +55,7 @@ class Waits:
             self._groups.setdefault(group, []).append(span)
 
     def tell(self, until_ns: int | None = None) -> None:
-        """Record the groups whose second ended by `until_ns`, or all groups if it is None."""
+        """Record the waits of each second that ended by `until_ns`. If `until_ns` is None, record all waits."""
         over = [group for group in self._groups if until_ns is None or (group.second + 1) * _SECOND_NS <= until_ns]
         for group in sorted(over, key=lambda one: (one.second, one.lease_id or "", one.reason or "", one.run_id)):
             self._record(self._event(group, self._groups.pop(group)), durable=False)
@@ -85,8 +85,8 @@ class Waits:
 
 
 class Accountant:
-    """Records a device's time as slices without gaps or overlaps. Slices also end where leases or runs end. With
-    `takes_over`, a former agent has recorded the time until `began_ns`."""
+    """Records a device's time as slices without gaps or overlaps. Slices also end where leases or runs end.
+    `takes_over`: a former agent has already recorded the time until `began_ns`."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Accountant:
         self._starting_since_ns = at_ns
 
     def started(self, at_ns: int) -> None:
-        """Record the time from the engine's start, noted by `starts`, until `at_ns` as activation."""
+        """Count the time from the last call of `starts` until `at_ns` as activation (an engine was starting)."""
         with self._lock:
             if self._starting_since_ns:
                 self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
@@ -210,7 +210,8 @@ class Accountant:
         return event
 
     def _delayed_ns(self) -> int:
-        """Return serving's delay (ns) since the last slice, or 0 if negative: then it reduces the next delay."""
+        """Return for how many ns rollouts delayed serving's steps since the last slice. A negative delay counts as 0,
+        and makes the next delays smaller."""
         engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
         new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
         self._delayed_seen = engine, delayed_ns
@@ -220,7 +221,8 @@ class Accountant:
         return told_ns
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
-        """Return the (lease id, step) in force at `at_ns` or, with `last`, of the latest lease granted by then."""
+        """Return the id and the RL step of the lease in force at `at_ns`, or (None, None). With `last`, return those of
+        the last lease that was granted until `at_ns`, even if it has ended."""
         lease_and_step: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):

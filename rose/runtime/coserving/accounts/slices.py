@@ -1,8 +1,8 @@
 """Divides device time exactly among seven buckets.
 
-A rollout's work on credit (see `policy.credit`) counts as spread evenly over its span: that much time goes to the
-rollout bucket, and the rest to serving. Without credit, parties that work at the same time get equal parts. While no
-party works, time is `headroom` if a rollout step waits, else `idle`."""
+If rollouts ran on credit (see `policy.credit`) in a span, the rollout bucket gets the time of their work, spread evenly
+over the span. Serving gets the rest of the span. Without credit, parties that work at the same time get equal parts.
+While no party works, time is `headroom` if a rollout step waits, else `idle`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -51,14 +51,14 @@ class BesideServing:
         return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self.layer_ns)
 
     def begin_layer(self) -> None:
-        """Count the predicted work of a layer that begins, so that serving never reads too low a count."""
+        """Add a beginning layer's predicted work to the count, so that serving never reads a count that is too low."""
         self._layers = 1
         self._leave_idle_class()
         self._counted_ns = self.layer_ns
         self._add(self.layer_ns)
 
     def count(self) -> None:
-        """In the count, replace the predicted work by the work that was done."""
+        """Replace the layer's predicted work in the count by the work that was really done."""
         with self._lock:
             now_ns = self._clock_ns()
             if self.raised or (self.running and (self._on_cores or not self.layer_ns)):
@@ -66,7 +66,7 @@ class BesideServing:
             self._seen_ns, self._counted_ns = now_ns, 0
 
     def taken_out_at(self, since_ns: int) -> int | None:
-        """Return when the engine left the idle class, or None if that was not in the layer that began at `since_ns`."""
+        """Return when the engine was taken out of the idle class. Return None if that was not after `since_ns`."""
         return self._raised_at_ns if self.raised and self._raised_at_ns > since_ns and not self.running else None
 
     def watch(self, wanted: bool) -> None:
@@ -79,7 +79,7 @@ class BesideServing:
         self.watching.set()
 
     def wait(self, layers: int = 1) -> None:
-        """Wait, 20 ms at most, until serving rests or gives credit. Polling here would take serving's core."""
+        """Wait at most 20 ms until serving rests or gives credit. To spare serving's core, this does not poll."""
         if self.fits(layers):
             time.sleep(_WAIT_S)
             return

@@ -74,7 +74,7 @@ def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any
 
 
 def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], None]:
-    """Return a hook that also runs between the layers of a captured graph."""
+    """Return `between_layers` as a hook that also runs between the layers of a captured graph."""
     from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
 
     marked: Callable[[int], None] = eager_on_graph(between_layers)
@@ -196,7 +196,8 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Set and return the prefill chunk, in tokens: the largest whose time fits serving's credit or allowed wait."""
+        """Set the largest prefill chunk of rollouts, and return it in tokens. If serving wants the device and gives
+        credit, the chunk fits `credit_ns`. Otherwise it is so short that serving does not wait longer than allowed."""
         fits, preemptible = None, self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK) or 0
@@ -312,7 +313,8 @@ class RolloutGate:
             time.sleep(seconds)
 
     def _time_layers(self, layers_left: int) -> None:
-        """Measure how long all layers take alone: while the GPU's queue is full, calls are one layer's time apart."""
+        """Measure how long the layers of a step take on the GPU. `layers_left` layers have not begun. While the GPU's
+        queue is full, one layer ends between two calls."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()
@@ -335,8 +337,8 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record a yield if the system took the core away: then the thread's clock stood still. Return the ns that the
-        engine computed after serving's new wish for the device, or None if there was no new wish."""
+        """Record a yield if the system took the core away: then the thread's clock stood still. If serving began to
+        want the device since the last look, return how many ns the engine computed after that, else None."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page

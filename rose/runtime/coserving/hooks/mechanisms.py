@@ -38,7 +38,8 @@ def compute_mechanism(
     native_kernels: bool = False,
     preemptible: bool = False,
 ) -> str:
-    """Return the mechanism's name. With `native_kernels`, torch and Triton replace SGLang's compiled kernels."""
+    """Return the name of the mechanism that divides a device's compute time. If `gated` is False, the engine has the
+    device alone. With `native_kernels`, torch and Triton replace SGLang's compiled kernels."""
     marks = {"native-kernels": native_kernels, "mps": mps, "idle-class": gated and preemptible}
     parts = [name for name, holds in marks.items() if holds]
     if not gated:

@@ -23,7 +23,7 @@ class RequestLog:
         self._in_flight = 0
 
     def arrived(self, requests: Iterable[Any], now_ns: int) -> None:
-        """Note the current lease in new requests. Those with a grammar come here at their first step."""
+        """Note the current lease in each new request. A request with a grammar is noted only at its first step."""
         new = [request for request in requests if not hasattr(request, _LEASE)]
         if not new:
             return
@@ -41,7 +41,8 @@ class RequestLog:
         setattr(request, _LAST_TOKEN, now_ns)
 
     def ended(self, request: Any, first_ns: int | None, *, status: int | None = None) -> bool:
-        """Write a request. Return False if it had ended before. `status`: HTTP status of an abort outside a step."""
+        """Write the record of an ended request to the page. Return False if it had ended before. `first_ns` is the time
+        of the first token. `status` is the HTTP status of a request that was aborted outside a step."""
         if hasattr(request, _ENDED):
             return False
         setattr(request, _ENDED, True)
@@ -80,7 +81,7 @@ class RequestLog:
         page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def _recorded(self, request: Any) -> bool:
-        """Return whether a user sent the request. SGLang's own requests, which cache a prompt, ask for no tokens."""
+        """Return whether a user sent the request. A request for no tokens is SGLang's own: it only caches a prompt."""
         if request.sampling_params.max_new_tokens == 0 or str(request.rid).startswith(_OTHERS):
             return False
         return arrived_ns(request) >= self._since_ns

@@ -84,7 +84,7 @@ class RolloutPlugin:
         self._describe()
 
     def _wait_for_device(self) -> None:
-        """Wait until serving does not want the device. A lease is not needed, because a sync works without one."""
+        """Wait until serving does not want the device. This needs no lease, because syncs also work without a lease."""
         while self.page.serving_wants() and self.page.serving_works():
             time.sleep(_DEVICE_POLL_S)
 
@@ -152,14 +152,15 @@ class RolloutPlugin:
         self.telemetry.say()
 
     def key_by_weights(self, request: Any) -> None:
-        """Keep prefix cache entries of different weights apart."""
+        """Set the request's prefix cache key, so that it finds no entries of other weights."""
         if not hasattr(request, _CLIENT_KEY):
             setattr(request, _CLIENT_KEY, request.extra_key)
         request.extra_key = cache_key(getattr(request, _CLIENT_KEY), self.weights.version, self.weights.swaps)
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """Return a prefix cache key. The client's key is its end, where SGLang looks for a LoRA adapter's name."""
+    """Return a request's prefix cache key, which changes with each swap of the weights. `client` is the key that the
+    client sent. It comes last, because SGLang looks there for the name of a LoRA adapter."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 

@@ -207,7 +207,7 @@ class ServingPlugin:
 
 
 def linked_page(number: int) -> Path:
-    """Return the path in the link `number`, or the path of the link itself if there is no such link."""
+    """Return the page's path, which the link `number` contains. Without such a link, return the link's own path."""
     link = Path(f"{PAGE_LINK}{number}")
     with suppress(OSError):  # Read, not followed: the kernel may forbid following another user's link.
         return link.readlink()

@@ -23,7 +23,7 @@ _USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
 class EngineTelemetry:
     """Measures an engine's steps without their interruptions. With the overlap schedule, a step begins before the
-    previous step ends, so a step's number connects its begin with its end."""
+    previous step ends. The step's number therefore connects its begin with its end."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self.kind = view, page, party, kind
@@ -218,13 +218,13 @@ class ServingTelemetry(EngineTelemetry):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
     def arriving(self) -> None:
-        """Say on the page that serving wants the device, for requests that are not unpacked yet."""
+        """If a message waits to be received, withdraw the credit, and say on the page that serving wants the device."""
         if self._lent and self._view.knocked:
             self.withdraw()
             self._want(monotonic_ns())
 
     def arrived(self) -> None:
-        """Say on the page that serving wants the device once requests have arrived, before their first step."""
+        """Note requests that have arrived. Say on the page, before their first step, that serving wants the device."""
         now = monotonic_ns()
         if self._view.waiting:
             self.withdraw()
@@ -324,7 +324,7 @@ class ServingTelemetry(EngineTelemetry):
             self._counts[late] += 1
 
     def say(self, just_stepped: Sequence[Any] = ()) -> None:
-        """Write the load. `just_stepped` are requests that are not yet back in the scheduler's running batch."""
+        """Write serving's load to the page. `just_stepped`: requests not yet back in the scheduler's running batch."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
@@ -429,7 +429,8 @@ class RolloutTelemetry(EngineTelemetry):
             self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
 
     def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
-        """Return the predicted ns of the next step or of its `layers` (None: unknown), and whether it is a prefill."""
+        """Return the predicted ns of the next step (None: unknown), and whether this step is a prefill. With `layers`,
+        the prediction is for the layers alone, if their times are known."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
@@ -438,7 +439,7 @@ class RolloutTelemetry(EngineTelemetry):
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """Return the most tokens whose prefill (its layers alone, if their time is known) fits in `limit_ns`."""
+        """Return how many tokens can be prefilled in `limit_ns`, or None. If known, only the layers' time counts."""
         times = self.layer_times if self.layer_times.prefill.fitted else self.times
         return times.prefill_tokens_within(limit_ns, self._view.chunked_prefix)
 

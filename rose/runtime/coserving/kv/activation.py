@@ -99,7 +99,8 @@ class Activation:
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """Bring memory in; return whether `SavedMemory` moved. Raises NoRoomError, or RuntimeError for a slow move."""
+        """Move the engine's memory to the device if it is away and needed. Return whether `SavedMemory` was moved.
+        `in_use` says whether the engine has requests. Raises NoRoomError, or RuntimeError if the move took too long."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(self._bring, away=False)
@@ -125,7 +126,7 @@ class Activation:
             self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
 
     def bring_weights(self) -> str | None:
-        """Bring the weights in, for a sync. Return why that is impossible, or None."""
+        """Bring the weights to the device, for a sync. Return why that is impossible, or None."""
         if not self._weights_in and (saved := self._saved) is not None:
             try:
                 self._move(lambda: saved.bring(weights_alone=True), away=False, weights_alone=True)

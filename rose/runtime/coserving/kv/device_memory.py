@@ -21,7 +21,7 @@ class DriverError(RuntimeError):
 
 
 class CudaMemory:
-    """Pieces of a CUDA device's memory, in multiples of `granularity`. Methods raise DriverError."""
+    """Pieces of a CUDA device's memory. Their sizes are multiples of `granularity`. Methods raise DriverError."""
 
     def __init__(self, device: torch.device) -> None:
         try:

@@ -1,5 +1,5 @@
-"""Divides a KV pool into blocks, whose slots fill whole memory pieces in each buffer. Slot 0 is padding, so the block
-of slot 0 is never unmapped."""
+"""Divides a KV pool into blocks. In each buffer, the slots of a block fill whole memory pieces. Slot 0 is padding, so
+the block of slot 0 is never unmapped."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class Blocks:
         return max(1, number * self.block), min(self.slots + 1, (number + 1) * self.block)
 
     def to_map(self, slots: int) -> list[int]:
-        """Return the lowest unmapped blocks to map until `slots` slots are usable, or all if there are too few."""
+        """Return the lowest unmapped blocks that make `slots` slots usable, or all of them if there are too few."""
         chosen: list[int] = []
         missing = min(slots, self.slots) - self.mapped_slots
         for number in range(self.count):
@@ -63,7 +63,7 @@ class Blocks:
         return chosen
 
     def to_unmap(self, free: NDArray[np.int64], keep_slots: int = 0) -> list[int]:
-        """Return the mapped blocks that are free, highest first, but leave at least `keep_slots` slots usable."""
+        """Return the mapped blocks with only `free` slots, highest first. At least `keep_slots` slots stay mapped."""
         per_block = np.bincount(free // self.block, minlength=self.count)
         left = self.mapped_slots
         chosen: list[int] = []

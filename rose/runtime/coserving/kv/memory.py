@@ -64,7 +64,8 @@ class KvGuard:
         return True
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
-        """Between two steps, keep the engine within its lease. Return False if the lease must be read again."""
+        """Keep the engine within its lease; called between two steps. Return False if memory was moved, because the
+        lease may have changed meanwhile and must be read again."""
         lent = lease.expires_ns > now_ns
         if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
             return False
@@ -118,8 +119,9 @@ class KvGuard:
         self.pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End the youngest requests until the others fit in `budget_tokens`. If only waiting requests are left, end the
-        first if it can never fit in `lasting_tokens`. Return (ended requests, their tokens that stay cached)."""
+        """End the youngest requests until the others fit in `budget_tokens`. Then, if no request runs, also end the
+        first waiting request if it does not fit in `lasting_tokens`. Return how many requests were ended, and how many
+        of their tokens stay in the prefix cache."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))
@@ -172,7 +174,7 @@ class KvClaim:
         )
 
     def wait(self) -> None:
-        """Wait for the cut, for `CUT_WAIT_NS` at most. Serving waits at most once per lease."""
+        """Wait until rollouts' budget is cut, at most for `CUT_WAIT_NS`. Serving waits at most once per lease."""
         self._waited_lease = self._lease.number
         began = now = monotonic_ns()
         while now - began < CUT_WAIT_NS and not self._was_cut():

@@ -27,8 +27,8 @@ _BUFFERS = "_rose_buffers"
 
 
 class KvBuffers:
-    """The keys and values of each layer, as halves of one tensor, as in SGLang. `shape` is the shape of one slot's
-    keys. The constructor maps all blocks. Raises NoRoomError or DriverError."""
+    """One tensor for each layer. Its halves are the layer's keys and values, as in SGLang. `shape` is the shape of one
+    slot's keys. The constructor maps all blocks. Raises NoRoomError or DriverError."""
 
     def __init__(
         self, memory: PieceMemory, *, slots: int, layers: int, shape: Sequence[int], dtype: torch.dtype

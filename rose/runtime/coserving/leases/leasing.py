@@ -43,7 +43,7 @@ class LastLease:
     expires_at_us: int = 0
 
     def end(self, anchor: Anchor | None = None) -> Lease | None:
-        """Return an event that ends the open lease now, or at its expiry if earlier; None if no lease is open."""
+        """Return an event that ends the lease now, or when it expired. None: the ledger has its end already."""
         if self.granted is None:
             return None
         now_us = max((anchor or Anchor.take()).now_us(), self.granted.at_us)
@@ -60,7 +60,7 @@ class Leasing:
     """Grants and ends the leases of one device. Times are monotonic ns. Not thread-safe.
 
     `take_back` takes all turns off the engine and returns their number. The constructor ends the lease `last` if it is
-    open. `ended_before` lists a former agent's leases in the time for which this agent accounts."""
+    open. `ended_before` has the leases of former agents that ended in time that these agents have not recorded."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Returns an id of a device's hardware, so that no time is counted twice, and finds processes on other devices."""
+"""Gives each device's hardware one id, so that no time is counted twice. Finds engines that run on another device."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ def hardware_id(device: DeviceConfig) -> str:
 
 
 def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
-    """Return why the process `pid` cannot use the device, or None."""
+    """If the process `pid` uses the device's page but cannot use the device, return why. Otherwise return None."""
     process = Path("/proc") / str(pid)
     try:
         inode = str(page.stat().st_ino)
@@ -48,7 +48,8 @@ def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
 
 
 def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
-    """Return the GPUs that a process sees, or None if GPU `number` may be among them. MPS may renumber the GPUs."""
+    """Return which GPUs a process with this environment sees. Return None if GPU `number` is one of them, or if that is
+    unknown, as with MPS."""
     visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
     alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
     if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):

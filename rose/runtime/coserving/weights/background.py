@@ -19,8 +19,9 @@ class GivenUpError(Exception):
 
 
 class Background:
-    """Only the scheduler's thread may use `start` and `busy`. Jobs run on `host_cores`. Without them, a job calls
-    `wait_for_device` before each portion, and `record_span` gets the times of the portions."""
+    """Runs one job at a time in a thread on `host_cores`. Without host cores, the job works on the device: it calls
+    `wait_for_device` before each portion of work, and `record_span` gets the begin and end of the work. Only the
+    scheduler's thread may use `start` and `busy`."""
 
     def __init__(
         self, wait_for_device: Callable[[], None], host_cores: Sequence[int], record_span: RecordSpan | None
@@ -43,8 +44,9 @@ class Background:
             self.busy = False
 
     def start(self, job: Callable[[Turn], Callable[[], None]]) -> None:
-        """Start `job` instead of the former job, without waiting. `job` gets a context manager to enter for each
-        portion; entering raises GivenUpError if the job is given up. `job` returns a function, which is called last."""
+        """Give up the former job, and start `job` without waiting. `job` gets a function that returns a context
+        manager, and must do each portion of its work inside of one. To enter it raises GivenUpError if the job was
+        given up. `job` returns a function, which is called at the end."""
         self.give_up()
         self._given_up, self.busy = threading.Event(), True
         arguments = (job, self._given_up, self._thread)

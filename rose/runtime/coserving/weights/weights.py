@@ -199,7 +199,7 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Return how the weights differ from the manifest, or None. No hashing if the fingerprints equal `expected`."""
+        """Return how weights differ from the manifest, or None. If fingerprints equal `expected`, nothing is hashed."""
         from rose.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
@@ -216,7 +216,7 @@ class WeightUpdater:
         return drift
 
     def _commit(self, ready: _Ready) -> dict[str, int]:
-        """Swap the version in. Return the pause in ns, and the number of steps that came before it."""
+        """Swap the version in. Return the pause in ns, and how many steps the engine had run before the swap."""
         began = monotonic_ns()
         held = self._page.open(Party.ROLLOUT, began)  # A held step stays held afterwards.
         self._page.close_span(Party.ROLLOUT, began)

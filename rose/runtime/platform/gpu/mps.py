@@ -1,4 +1,4 @@
-"""Uses NVIDIA's Multi-Process Service (MPS), if the owner runs it, to rank lent engines below serving."""
+"""Uses NVIDIA's Multi-Process Service (MPS), if the owner runs it, to give rollouts a lower priority than serving."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ def daemon_runs(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def client_environment(compute_share: float, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables of a lent engine: low priority, and at most `compute_share` of the GPU."""
+    """Return the MPS variables of an engine on a lent GPU: low priority, and at most `compute_share` of the GPU."""
     if not daemon_runs(environment):
         return {}
     client = {"CUDA_MPS_CLIENT_PRIORITY": _BELOW_NORMAL}
@@ -42,7 +42,7 @@ def in_use(index: int) -> bool:
 
 
 def end_clients(group: int, environment: Mapping[str, str] = os.environ) -> None:
-    """End a process group's GPU work, before the group is killed: a kill of MPS clients has undefined effects."""
+    """End the MPS clients of a process group. Call this before a kill, whose effects on MPS clients are undefined."""
     if not daemon_runs(environment):
         return
     with suppress(OSError, subprocess.SubprocessError):

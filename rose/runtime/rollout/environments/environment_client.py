@@ -84,7 +84,7 @@ class EnvironmentWorkers:
             child.close()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Return a connection for a trajectory, after replacing a dead server. Raises EnvironmentFailedError."""
+        """Return a connection for a trajectory. A dead server is replaced first. Raises EnvironmentFailedError."""
         async with self._starting:
             if self._server.poll() is not None:
                 logger.warning("the process of %s died: starting another one", self.task.environment)

@@ -59,7 +59,8 @@ class Assignment:
         return {worker.report.engine_id: target for worker in workers if (target := self.target(worker)) is not None}
 
     def target(self, worker: Worker) -> Target | None:
-        """Return the weights to load, or None while the engine has turns of another run."""
+        """Return the weights that the engine must load. Return None if it must load none now, for example because it
+        still has turns of another run, or because its model must change first."""
         if worker.assigned is None or self._model(worker) is None or self.new_model(worker) is not None:
             return None
         return self._runs.get(worker.assigned).target
@@ -145,7 +146,7 @@ class Load:
         return min(self._versions, default=0)
 
     def renew(self, version_min: int) -> set[Turn]:
-        """Let turns without an oldest version of their own accept only `version_min` or newer. Return these turns."""
+        """Let turns whose requests set no oldest version accept only `version_min` or newer. Return these turns."""
         older = (turn for turn in self.turns if turn.version_min < version_min)
         turns = {turn for turn in older if turn.request.labels.version_min is None}
         for turn in turns:

@@ -1,4 +1,4 @@
-"""The steps that all APIs share: find a request's run, make its turns, return completions."""
+"""The steps that all APIs share: find a request's run, run its turns, return completions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -78,7 +78,7 @@ class Completion:
 
 
 class Service:
-    """Makes the turns of all APIs. If `files` is True, every run may publish folders of this host."""
+    """Runs turns for all APIs. If `files` is True, every run may publish folders of this host."""
 
     def __init__(
         self, controller: Controller, texts: Mapping[str, Texts], origins: FolderOrigins | None, *, files: bool = False
@@ -105,7 +105,7 @@ class Service:
         return None if texts is None else texts.context
 
     def check_files(self, token: Token | None) -> None:
-        """Raise RefusedError if the token may not publish folders of this host, which may belong to another team."""
+        """Raise RefusedError if the token may not publish this host's folders. A folder may belong to another team."""
         if token is not None and not token.may("admin") and not self._files:
             why = f"token {token.name!r} may not publish folders of the controller's host"
             raise RefusedError(403, f"{why}: set origins.files in the fleet file, or use rose.client", "model_path")
@@ -172,7 +172,7 @@ class Service:
         return [Turn(order.request, now_ns, run.run_id, run.version_min, name=order.name) for order in orders]
 
     async def make(self, run: Run, orders: Sequence[TurnOrder], client: Client) -> list[Completion]:
-        """Return the completions of parallel turns. If one turn fails, the other turns end."""
+        """Run the turns of `orders` in parallel, and return their completions. If one fails, the others end."""
         service, load = self.controller.turns, self.controller.loads[run.run_id]
         if len(orders) > 1 and (key := orders[0].labels.key) is not None:
             raise RequestError(f"rose.key is {key!r}, but the request asks for {len(orders)} turns: leave the key out")
@@ -265,7 +265,8 @@ def read_version(value: object, name: str) -> int | None:
 
 
 def with_versions(labels: Labels, limits: object) -> tuple[Labels, int | None]:
-    """Return (labels, exact version or None) with the limits of the field `weight_version`. Raises RequestError."""
+    """Return `labels` with the oldest version that `limits` allows, and the exact version that `limits` demands, or
+    None. `limits` is the field `weight_version` of a request. Raises RequestError."""
     if limits is None:
         return labels, None
     if not isinstance(limits, dict) or limits.keys() - {"min_version", "exact_version"}:
@@ -284,7 +285,7 @@ def _completion(outcome: Outcome, order: TurnOrder) -> Completion:
     meta = answer["meta_info"]
     versions = meta["rose"]["versions"]
     if order.exact is not None and set(versions) - {order.exact}:
-        raise NotReadyError(f"version {max(versions)} replaced {order.exact} during the turn")
+        raise NotReadyError(f"version {max(versions)} replaced version {order.exact} during the turn")
     return Completion(
         ids=answer["output_ids"],
         logprobs=[item[0] for item in meta["output_token_logprobs"]],

@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS count (run_id TEXT PRIMARY KEY, completed INTEGER NOT
 
 
 class AnswerStore:
-    """Answers in SQLite, in `folder` (None: in memory). Raises StateError; a later failure only loses answers."""
+    """Answers in SQLite, in `folder` (None: in memory). Opening raises StateError. Later failures only lose answers."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / FILE

@@ -38,7 +38,7 @@ def client_event(run_id: str, fields: Mapping[str, Any]) -> events.Event:
     if not isinstance(fields.get("event_id"), str) or not fields["event_id"]:
         raise RequestError(f"event_id is {fields.get('event_id')!r}; give each {kind} a unique id")
     if fields.get("run_id") not in (None, run_id):
-        raise RequestError(f"run_id is {fields['run_id']!r}; this is run {run_id!r}")
+        raise RequestError(f"run_id is {fields['run_id']!r}; these events go to run {run_id!r}")
     try:
         values = {name: value for name, value in fields.items() if name != "kind"}
         event = CLIENT_KINDS[kind](**values | {"run_id": run_id})

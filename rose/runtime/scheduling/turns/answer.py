@@ -45,7 +45,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """A range of tokens with one version, which is `7`, `RUN/7`, or "default" before the first update."""
+    """A range of tokens with one version: `7`, `RUN/7` or, before the first update, "default"."""
 
     version: _Text | _Index
     start: _Index
