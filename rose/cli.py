@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from rose.ledger.commands.common import JsonOption, LedgerOption
 from rose.ledger.commands.ledger import ledger_app
 from rose.ledger.commands.query import query_command, schema_command, sql_command
 from rose.ledger.commands.tokens import token_app
@@ -102,11 +103,6 @@ def _rose(
     pass
 
 
-LedgerOption = Annotated[
-    Path, typer.Option("--ledger", help="Folder of the ledger. Default: ./ledger.", envvar="ROSE_LEDGER")
-]
-
-
 @app.command("up", rich_help_panel=_FLEET)
 @functools.wraps(service.up_command)
 def up(config: Path, **options: Any) -> None:
@@ -119,7 +115,7 @@ def up(config: Path, **options: Any) -> None:
 
 @app.command(rich_help_panel=_FLEET)
 def demo(
-    ledger: LedgerOption = Path("ledger"),
+    ledger: LedgerOption = None,
     trace: Annotated[
         str | None, typer.Option(help="Serving traffic: a CSV file in the columns of the public Azure traces.")
     ] = None,
@@ -130,7 +126,7 @@ def demo(
     from rose.config.example import demo as demo_fleet
 
     with user_errors():
-        fleet = demo_fleet(sorted(os.sched_getaffinity(0)), ledger=ledger, trace=trace, steps=steps)
+        fleet = demo_fleet(sorted(os.sched_getaffinity(0)), ledger or Path("ledger"), trace, steps)
         # Exit code 1: a part failed.
         priced = _has_prices(fleet)  # A price error stops the demo here.
         from rose.runtime.service.demo import run_in_console
@@ -208,7 +204,7 @@ def doctor(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="Check this fleet file and its prices instead of the host.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check this host, or check a fleet file. Show what to do about each problem."""
     from rose import doctor as diagnosis

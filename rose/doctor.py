@@ -49,14 +49,9 @@ class Finding:
     remedy: str = ""
 
 
-def examine() -> list[Finding]:
-    """Return the results of all checks. This takes seconds: a separate process loads SGLang."""
-    return [*_host(), *_packages(), _sglang_hooks(), *_gpus()]
-
-
 def main(as_json: bool) -> int:
-    """Print the findings. Return 0 if a live run can start here, else 1."""
-    findings = examine()
+    """Print the results of all checks. Return 0 if a live run can start here, else 1."""
+    findings = [*_host(), *_packages(), _sglang_hooks(), *_gpus()]
     if as_json:
         echo_data(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

@@ -38,14 +38,11 @@ class NotInstalledError(UserError):
     """A package of a pip extra is not installed. The message names the package and the extra."""
 
 
-def extra_of(module: str) -> str | None:
-    return next((extra for part, extra in EXTRAS.items() if f"{module}.".startswith(f"{part}.")), None)
-
-
 def not_installed(error: ModuleNotFoundError) -> NotInstalledError | None:
     """Return an error that names the pip extra to install. It is the extra of the first module in the traceback that
     belongs to one. Return None if no module does."""
-    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if (extra := next(filter(None, map(extra_of, modules)), None)) is None:
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    extras = (extra for module in modules for part, extra in EXTRAS.items() if f"{module}.".startswith(f"{part}."))
+    if (extra := next(extras, None)) is None:
         return None
     return NotInstalledError(f'{error.name} is not installed: pip install "rose-serving[{extra}]"')

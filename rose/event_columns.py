@@ -6,7 +6,7 @@ import typing
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from rose.event_fields import NotEmpty, Range
+from rose.event_fields import NOT_EMPTY, Range
 from rose.events import KINDS
 
 _INTEGERS = ("seq", "at_us", "policy_version")
@@ -30,12 +30,7 @@ def columns(kind: str) -> dict[str, str]:
 @functools.cache
 def all_columns() -> dict[str, str]:
     """Return the common columns, then the columns of each kind. A name has one type in all kinds."""
-    merged = dict(COMMON_COLUMNS)
-    for kind in KINDS:
-        for name, sql_type in columns(kind).items():
-            if merged.setdefault(name, sql_type) != sql_type:
-                raise TypeError(f"column {name!r} is {merged[name]} in one kind of event and {sql_type} in {kind!r}")
-    return merged
+    return COMMON_COLUMNS | {name: sql_type for kind in KINDS for name, sql_type in columns(kind).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +68,5 @@ def _field(name: str, hint: Any, *, needed: bool) -> Field:
     plain = typing.get_args(hint)[0] if marks else hint
     allowed = typing.get_args(plain) if typing.get_origin(plain) is Literal else ()
     limits = next((mark for mark in marks if isinstance(mark, Range)), None)
-    filled = any(isinstance(mark, NotEmpty) for mark in marks)
     sql_type = _SQL_TYPES[type(allowed[0]) if allowed else plain]
-    if sql_type == "BIGINT" and limits is None:
-        raise TypeError(f"field {name!r} is an integer without a range: use a type of rose.event_fields")
-    return Field(name, sql_type, optional and not needed, allowed, limits, filled)
+    return Field(name, sql_type, optional and not needed, allowed, limits, NOT_EMPTY in marks)

@@ -20,11 +20,6 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class NotEmpty:
-    """The limit that a text has at least one character."""
-
-
-@dataclass(frozen=True, slots=True)
 class Rule:
     """A condition on the fields of an event. `holds` is the condition, as Python and NumPy understand it. (For SQL,
     write `=` in place of `==`.) In messages, `wanted` says what `field` must be."""
@@ -34,7 +29,8 @@ class Rule:
     wanted: str
 
 
-Id = Annotated[str, NotEmpty()]
+NOT_EMPTY = "at least one character"
+Id = Annotated[str, NOT_EMPTY]
 InstantUs = Annotated[int, Range(0, INSTANT_US_MAX, ", UTC microseconds from 1970 to 2116")]
 InstantNs = Annotated[int, Range(0, INSTANT_NS_MAX, ", UTC nanoseconds from 1970 to 2116")]
 DurationNs = Annotated[int, Range(0, AMOUNT_MAX, " nanoseconds")]

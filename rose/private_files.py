@@ -118,23 +118,17 @@ def _open(
         if path.is_symlink():
             raise NotPrivateError(f"{path} is a link: remove it") from None
         raise OSError(error.errno, error.strerror, str(path)) from None
-    try:
-        _check(path, os.fstat(descriptor), users, closed_to_others)
-    except NotPrivateError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to_others: int) -> None:
+    status, fault = os.fstat(descriptor), None
     if status.st_uid != os.geteuid() and status.st_uid not in users:
-        raise NotPrivateError(f"{path} belongs to user {status.st_uid}, not to user {os.geteuid()}")
-    if status.st_mode & closed_to_others:
-        raise NotPrivateError(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: other users may use it")
-    if stat.S_ISDIR(status.st_mode):
-        return
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise NotPrivateError(f"{path} is not a regular file, or has a second hard link: remove it")
+        fault = f"belongs to user {status.st_uid}, not to user {os.geteuid()}"
+    elif status.st_mode & closed_to_others:
+        fault = f"has mode {stat.S_IMODE(status.st_mode):04o}: other users may use it"
+    elif not stat.S_ISDIR(status.st_mode) and (not stat.S_ISREG(status.st_mode) or status.st_nlink != 1):
+        fault = "is not a regular file, or has a second hard link: remove it"
+    if fault is not None:
+        os.close(descriptor)
+        raise NotPrivateError(f"{path} {fault}")
+    return descriptor
 
 
 class TemporaryFolder:

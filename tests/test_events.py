@@ -4,7 +4,7 @@ import typing
 import pytest
 
 from rose import event_fields
-from rose.event_columns import COMMON_COLUMNS, all_columns, columns
+from rose.event_columns import COMMON_COLUMNS, all_columns, columns, fields
 from rose.event_fields import Range
 from rose.events import BUCKETS, KINDS, DeviceSlice, Power
 
@@ -20,6 +20,11 @@ def test_the_columns_of_a_kind_are_its_own_fields_after_the_common_ones() -> Non
     for kind, cls in KINDS.items():
         assert set(columns(kind)) == {field.name for field in dataclasses.fields(cls)} - set(COMMON_COLUMNS)
         assert columns(kind).items() <= all_columns().items()
+
+
+def test_each_integer_has_a_range() -> None:
+    every = [field for kind in KINDS for field in fields(kind)]
+    assert [field.name for field in every if field.sql_type == "BIGINT" and field.range is None] == []
 
 
 def test_an_unknown_kind_has_no_columns() -> None:

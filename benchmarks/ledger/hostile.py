@@ -54,7 +54,7 @@ def measure(report: Report, folder: Path) -> None:
     with closing(LedgerService(Ledger(root), lambda _: reader, limits)) as service:
         caller = service.caller("", "127.0.0.1:1")
         far = _try(
-            lambda text: service.query(caller, text, 10_000, timeout_s),
+            lambda text: service.query(caller, text, 10_000, timeout_s, lossless=False),
             texts[_QUICK_STRIDE // 2 :: _QUICK_STRIDE] if report.quick else texts,
         )
     # The controller's access log grows, and the catalog with it; verification compares what the catalog defines.

@@ -1,4 +1,4 @@
-"""The access log has an event for each read of a ledger. If writing fails, `logged` warns; `AccessLog` raises."""
+"""The access log has an event for each read of a ledger. If writing fails, `logged` warns."""
 
 from __future__ import annotations
 
@@ -60,17 +60,16 @@ def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
     from rose.ledger.writer import LedgerWriter
     from rose.terminal import echo
 
-    with suppress(LedgerError):
-        try:
-            # Another command may hold the writer. No writer's name begins with a dot.
-            with ledger.lock("access"), LedgerWriter.open(ledger.folder, WRITER, layout.UPKEEP_RUN_ID) as writer:
-                writer.record(Access(who=who or verified.user_at_host(), **fields))
-        except (LedgerError, OSError) as error:
-            echo(f"this read is not in the ledger's access log: {error}", err=True)
+    try:
+        # Another command may hold the writer. No writer's name begins with a dot.
+        with ledger.lock("access"), LedgerWriter.open(ledger.folder, WRITER, layout.UPKEEP_RUN_ID) as writer:
+            writer.record(Access(who=who or verified.user_at_host(), **fields))
+    except (LedgerError, OSError) as error:
+        echo(f"this read is not in the ledger's access log: {error}", err=True)
 
 
 class AccessLog:
-    """A thread-safe log of Access events. Each write calls `writer` to get the ledger's writer."""
+    """Counts similar Access events, and records one for them. Thread-safe. `writer` returns the ledger's writer."""
 
     def __init__(self, writer: Callable[[], LedgerWriter]) -> None:
         self._writer = writer
@@ -79,14 +78,6 @@ class AccessLog:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
         self._thread.start()
-
-    def check(self) -> None:
-        if (failure := self._writer().failure) is not None:
-            raise LedgerError(failure)
-
-    def write(self, event: Access) -> None:
-        """Write `event`. Raises LedgerError if this fails; the caller must then not send its answer."""
-        self._writer().record(event)
 
     def count(self, event: Access) -> None:
         """Count `event` without writing it. Every COUNTED_S seconds, events of the same reader, host and action are

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose.ledger.files import layout
-from rose.ledger.files.layout import LedgerError
 
 if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read a ledger.
     from collections.abc import Mapping, Sequence
@@ -67,22 +66,10 @@ class Ledger:
         return rolled.newest(self.folder)
 
     @property
-    def book_events(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the action and details of each event about price books, budgets, closes and corrections, in order."""
-        from rose.ledger.files import examine
-
-        return examine.all_recorded(self.folder, layout.CLOSING_WRITER)
-
-    @property
     def archived_until_us(self) -> int | None:
         """Return `at_us` of the newest archived event that left the ledger, or None."""
-        newest = []
-        for part in layout.archived_parts(self.folder):
-            try:
-                newest.append(json.loads((self.folder / part.manifest).read_bytes())["at_us_max"])
-            except ValueError as error:
-                raise LedgerError(f"{part.manifest} is damaged. Run `rose ledger verify`") from error
-        return max((at_us for at_us in newest if at_us is not None), default=None)
+        manifests = (layout.read_manifest(self.folder, part)[0] for part in layout.archived_parts(self.folder))
+        return max((at_us for manifest in manifests if (at_us := manifest["at_us_max"]) is not None), default=None)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Return the exclusive lock `name` of this ledger. Raises LockError if the file system refuses locks."""
@@ -98,7 +85,10 @@ class Ledger:
             log.record(event)
 
     def book_details(self, action: str) -> list[dict[str, Any]]:
-        return [detail for what, detail in self.book_events if what == action]
+        """Return the details of each event with this action about price books, budgets and closes, in order."""
+        from rose.ledger.files import examine
+
+        return examine.recorded(self.folder, layout.CLOSING_WRITER, action)
 
     def connect(self) -> Connection:
         from rose.ledger.files import catalog

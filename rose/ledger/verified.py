@@ -87,7 +87,7 @@ def leave(root: Path, result: State) -> None:
 def save(root: Path, seen: Seen) -> None:
     with seen.lock:
         known = [
-            [kind, str(Path(path).relative_to(root)), list(stamp), _plain(facts)]
+            [kind, str(Path(path).relative_to(root)), list(stamp), facts]
             for (kind, path), (stamp, facts) in seen.entries.items()
         ]
         full_until_us = seen.full_until_us
@@ -108,14 +108,10 @@ def load(root: Path) -> Seen:
     return seen
 
 
-def _plain(facts: Any) -> Any:
-    return dataclasses.asdict(facts) if dataclasses.is_dataclass(facts) and not isinstance(facts, type) else facts
-
-
 def _write(root: Path, name: str, content: dict[str, Any]) -> None:
     with suppress(OSError):
         (root / FOLDER).mkdir(exist_ok=True)
-        layout.write_file(root / FOLDER / name, json.dumps(content).encode(), sync=False)
+        layout.write_file(root / FOLDER / name, json.dumps(content, default=dataclasses.asdict).encode(), sync=False)
 
 
 def user_at_host() -> str:

@@ -16,14 +16,7 @@ import pyarrow as pa
 from rose.clock import utc_us
 from rose.ledger import verified
 from rose.ledger.checks.chain import Chain, WriterReport
-from rose.ledger.checks.expected import (
-    ARCHIVE_WRITER,
-    COMPACTION_WRITER,
-    ROLL_UP_WRITER,
-    Expected,
-    Records,
-    roll_up_faults,
-)
+from rose.ledger.checks.expected import ROLL_UP_WRITER, UPKEEP_WRITERS, Expected, Records, roll_up_faults
 from rose.ledger.files import catalog, examine, layout, registry, rolled, sources, spool
 from rose.ledger.files.content import check_footers
 from rose.ledger.files.examine import Seen
@@ -114,7 +107,7 @@ def verify(root: Path, seen: Seen, marks: Mapping[str, Sequence[int]]) -> Report
 
 def _folder(root: Path, seen: Seen, expected: Expected) -> list[str]:
     problems = [*_foreign_names(root)]
-    for writer in (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER):
+    for writer in UPKEEP_WRITERS:
         problems += examine.detail_faults(root, writer, seen)
     if expected.problem is not None:
         problems.append(expected.problem)

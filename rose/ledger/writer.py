@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 from rose.events import Event, LedgerAction, Provenance
-from rose.ledger.files import catalog, layout, rows, segments
+from rose.ledger.files import catalog, layout, rows, segments, sources
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.rows import Row
 
@@ -84,27 +84,17 @@ class LedgerWriter:
             raise LedgerError(f"provenance must be one of {', '.join(get_args(Provenance))}, got {provenance!r}")
         if queue_max < 1 or flush_interval_s <= 0:
             raise LedgerError(f"queue_max {queue_max} and flush_interval_s {flush_interval_s} must be above 0")
+        lock = take_name(root, writer)
         try:
-            lock = take_name(root, writer)
-        except OSError as error:
-            raise LedgerError(
-                f"cannot write to the ledger at {root}: {error}; name a folder that this user may write to. "
-                "Readers such as `rose sql` and `rose report` need no write access"
-            ) from error
-        try:
-            tail = segments.recover(root, writer)
-            if tail is None:
-                tail = segments.first_epoch(root, writer)
-            elif not segments.has_every_column(root, tail):
-                tail = segments.begin_epoch(root, tail)
-            segments.check_key(tail)
-            catalog.refresh(root)
+            with layout.refusals(f"cannot write to the ledger at {root}"):
+                tail = segments.recover(root, writer)
+                if tail.epoch < 0 or not sources.has_the_columns(root / "live" / writer / f"{tail.epoch:06d}"):
+                    tail = segments.begin_epoch(root, tail)
+                segments.check_key(tail)
+                catalog.refresh(root)
             # Arrow imports pandas at its first table: 200 ms that no caller of `record` should feel.
             rows.table(writer, 0, run_id, provenance, [(LedgerAction.kind, rows.encode(LedgerAction(action="opened")))])
             return cls(root, writer, run_id, provenance, flush_interval_s, queue_max, lock, tail)
-        except OSError as error:
-            os.close(lock)
-            raise layout.refused(f"cannot write to the ledger at {root}", error) from error
         except BaseException:
             os.close(lock)
             raise
@@ -265,8 +255,8 @@ class LedgerWriter:
                 self._open_epoch()
 
     def _open_epoch(self) -> segments.Tail:
-        tail, self._tail = self._tail, None
-        if tail is None and (tail := segments.recover(self.root, self.writer)) is None:
+        tail, self._tail = self._tail or segments.recover(self.root, self.writer), None
+        if tail.epoch < 0:
             raise LedgerError(f"its segments are gone; {layout.way_out(FileNotFoundError(errno.ENOENT, ''))}")
         if tail.next_index > segments.SEGMENTS_PER_EPOCH:
             tail = segments.begin_epoch(self.root, tail)
@@ -291,11 +281,10 @@ class LedgerWriter:
 def take_name(root: Path, writer: str) -> int:
     """Take the name `writer` until this process ends. Raises LedgerError if a live process has it."""
     try:
-        return layout.take(root / "locks" / f"{writer}.lock")
+        with layout.refusals(f"cannot write to the ledger at {root}"):
+            return layout.take(root / "locks" / f"{writer}.lock")
     except layout.TakenError as error:
         raise LedgerError(f"writer {writer!r} of {root} is open in the process {error}; use another name") from error
-    except OSError as error:
-        raise layout.refused(f"cannot write to the ledger at {root}", error) from error
 
 
 MERGED_MAX = 4096  # Maximum of merged events: one for each device, engine and lease of some hours.
@@ -308,19 +297,18 @@ class Overflow:
 
     def __init__(self) -> None:
         self._merged: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._counts: Counter[tuple[str | None, str]] = Counter()  # By run (None: the writer's) and kind.
-        self._sums: dict[tuple[str | None, str], Counter[str]] = {}
+        #: By run (None: the writer's) and kind: the number of events, and the sums of their amounts.
+        self._sums: dict[str | None, dict[str, Counter[str]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._merged or self._counts)
+        return bool(self._merged or self._sums)
 
     def add(self, event: Event, values: tuple[Any, ...]) -> None:
         named = {field.name: value for field, value in zip(rows.fields_of(event.kind), values, strict=True)}
         if event.kind in ("device_slice", "power") and self._merge(event.kind, named):
             return
-        key = event.run_id, event.kind
-        self._counts[key] += 1
-        sums = self._sums.setdefault(key, Counter())
+        sums = self._sums.setdefault(event.run_id, {}).setdefault(event.kind, Counter())
+        sums["count"] += 1
         for name, value in named.items():
             if isinstance(value, int) and name.endswith(_AMOUNTS) and name not in _MOMENTS:
                 sums[name] += value
@@ -328,13 +316,9 @@ class Overflow:
     def drain(self) -> Iterator[Row]:
         for (kind, *_), named in self._merged.items():
             yield kind, tuple(named.values())
-        for run_id in dict.fromkeys(run_id for run_id, _ in self._counts):
-            counts = {kind: count for (run, kind), count in self._counts.items() if run == run_id}
-            kinds = {
-                kind: {"count": count, **{name: total for name, total in self._sums[run_id, kind].items() if total}}
-                for kind, count in counts.items()
-            }
-            detail = json.dumps({"count": sum(counts.values()), "kinds": kinds})
+        for run_id, sums_by_kind in self._sums.items():
+            kinds = {kind: {name: n for name, n in sums.items() if n} for kind, sums in sums_by_kind.items()}
+            detail = json.dumps({"count": sum(sums["count"] for sums in kinds.values()), "kinds": kinds})
             yield LedgerAction.kind, rows.encode(LedgerAction(action="dropped", run_id=run_id, detail_json=detail))
         self.__init__()  # type: ignore[misc]
 

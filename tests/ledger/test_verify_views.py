@@ -54,7 +54,7 @@ def test_a_catalog_that_takes_its_columns_from_another_part_is_no_fault(late, mo
     for part in ("a/000000", "a/000001", "b/000000"):
         ledgers.write(late, part[0], epochs=1)
         with monkeypatch.context() as patch:
-            patch.setattr(sources, "_has_the_columns", lambda epoch, part=part: str(epoch).endswith(part))
+            patch.setattr(sources, "has_the_columns", lambda epoch, part=part: str(epoch).endswith(part))
             catalog.refresh(late)
         assert problems(late) == [], part
 

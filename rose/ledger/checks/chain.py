@@ -129,20 +129,7 @@ class Chain:
         )
 
     def _stands(self, segment: str) -> bool:
-        try:
-            epoch, _ = segments.place(segment)
-        except ValueError:
-            return False
-        for part in layout.chain(self.root, self.report.writer):
-            if not part.first <= epoch <= part.last:
-                continue
-            if part.state == "live":
-                return (self.root / segment).exists()
-            try:
-                return segment in self.seen.facts(self.root / part.manifest, "files", examine.merged_files)
-            except OSError:
-                return False
-        return False
+        return examine.holds(self.root, self.report.writer, segment, self.seen)
 
     def _live(self, part: Part) -> None:
         relative = part.folder
@@ -165,7 +152,7 @@ class Chain:
         self.report.segments += 1
         self.newest = path
         segment = self._examine(path, "segment", functools.partial(examine.segment, sha256=sha256))
-        if segment is None or segment.changed:
+        if segment is None or segment.fault == examine.CHANGED:
             # Its header cannot be trusted, but its successor names its SHA-256.
             self.sha256, self.next_seq, self.link = sha256, None, None
         if segment is None or (header := segment.header) is None:

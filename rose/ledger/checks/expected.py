@@ -14,6 +14,7 @@ from rose.ledger.files.rolled import Coverage
 COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
 ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"
 ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "restored"
+UPKEEP_WRITERS = (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER)
 
 
 class Records:

@@ -80,14 +80,11 @@ class _Trusted:
         before = registry.endorsements(registry.parse(content[: receipt.registry_bytes])).endorsers
         pairs = registry.endorsements(lines, before | {receipt.key}, named).pairs
         self._known = {writer: {key for name, key in pairs if name == writer} for writer in {name for name, _ in pairs}}
-        self._seqs = {writer: mark.next_seq for writer, mark in receipt.writers.items()}
-
-    def seq(self, writer: str) -> int:
-        return self._seqs.get(writer, 0)
+        self.seqs = {writer: mark.next_seq for writer, mark in receipt.writers.items()}
 
     def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
         known = self._known.get(writer_report.writer, set())
-        if writer_report.writer in self._seqs and not known:
+        if writer_report.writer in self.seqs and not known:
             known = {""}
         ends = [*(signer.first_seq for signer in writer_report.signers[1:]), writer_report.next_seq + 1]
         both = zip(writer_report.signers, ends, strict=False)
@@ -164,7 +161,7 @@ def _file_of(ledger: Ledger, writer: str, seq: int) -> str:
 
 
 def _signed_since(writer_report: WriterReport, trusted: _Trusted, done: Continuation) -> None:
-    seq = trusted.seq(writer_report.writer)
+    seq = trusted.seqs.get(writer_report.writer, 0)
     if (foreign := trusted.first_foreign(writer_report, seq)) is not None:
         done.problems.append(
             f"{foreign.segment}: from seq {max(seq, foreign.first_seq)} on, writer {writer_report.writer}: "

@@ -111,34 +111,26 @@ def take(ledger: Ledger) -> Receipt:
 
 def read(path: Path) -> Receipt:
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise LedgerError(f"cannot read {path}: {error.strerror}") from error
-    return parse(content, str(path))
-
-
-def parse(content: bytes, name: str) -> Receipt:
-    try:
-        document = json.loads(content)
+        document = json.loads(path.read_bytes())
         version = document["rose_receipt"]
         if version != FORMAT:
-            raise LedgerError(f"{name} is a receipt of format {version!r}; this version of ROSE reads format {FORMAT}")
+            raise LedgerError(f"{path} is a receipt of format {version!r}; this version of ROSE reads format {FORMAT}")
         receipt = Receipt.model_validate_json(json.dumps({field: document[field] for field in Receipt.model_fields}))
         # This version would not write such a document, so it was not signed.
         same = json.loads(receipt.content()) == document
+    except OSError as error:
+        raise LedgerError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise LedgerError(f"{name} is not a receipt, or it is damaged; use another copy of it") from error
+        raise LedgerError(f"{path} is not a receipt, or it is damaged; use another copy of it") from error
     if not same or not keys.check(receipt.key, receipt.message, receipt.signature):
-        raise LedgerError(f"{name}: the signature is wrong, so the file was changed after signing; use another copy")
+        raise LedgerError(f"{path}: the signature is wrong, so the file was changed after signing; use another copy")
     return receipt
 
 
 def keep(path: Path, content: bytes) -> None:
     check_place(path)
-    try:
+    with layout.refusals(f"cannot write {path}"):
         layout.write_file(path, content)
-    except OSError as error:
-        raise layout.refused(f"cannot write {path}", error) from error
 
 
 def check_place(path: Path) -> None:

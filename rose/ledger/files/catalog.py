@@ -8,6 +8,7 @@ import errno
 import functools
 import hashlib
 import importlib.util
+import itertools
 import os
 import re
 import shutil
@@ -57,6 +58,8 @@ _VIEWS = (
 VIEWS = tuple(view for view in _VIEWS if view != "uncounted_time")
 #: Internal views of `sql/rollups`, in an order in which they can be made.
 _UNROLLED = ("retry", "unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
+#: All views that `connect` lets a catalog have.
+NAMES = frozenset({*_VIEWS, *_UNROLLED, *sources.of_nothing()})
 STORAGE_VERSION = "v1.5.0"
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
 _DIGEST_BYTES = 32
@@ -159,11 +162,8 @@ def _in_place(root: Path, selects: dict[str, str]) -> bytes | None:
 
 
 def refresh_sound(root: Path) -> None:
-    try:
-        with suppress(LedgerError):
-            refresh(root)
-    except OSError as error:
-        raise layout.refused(f"cannot replace the catalog of {root}", error) from error
+    with layout.refusals(f"cannot replace the catalog of {root}"), suppress(LedgerError):
+        refresh(root)
 
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
@@ -200,21 +200,13 @@ def made_of(root: Path) -> str:
 
 
 @functools.cache
-def comments(view: str) -> tuple[str, dict[str, str]]:
-    lines = []
-    for line in sql.view(view).splitlines():
-        if not line.startswith("--"):
-            break
-        lines.append(line.removeprefix("--").removeprefix(" "))
-    about, _, documented = "\n".join(lines).partition("\n\n")
+def comments(view: str) -> dict[str, str]:
+    """Return the comments on a view's columns, and under "" the comment on the view itself."""
+    head = itertools.takewhile(lambda line: line.startswith("--"), sql.view(view).splitlines())
+    about, _, documented = re.sub(r"^-- ?", "", "\n".join(head), flags=re.MULTILINE).partition("\n\n")
     entries = re.findall(r"^(\w+): (.+(?:\n {4}.+)*)", documented, re.MULTILINE)
-    return " ".join(about.split()), {column: " ".join(text.split()) for column, text in entries}
-
-
-@functools.cache
-def _comments(view: str) -> dict[str, str]:
-    about, columns = comments(view)
-    return {**comments("event")[1], **columns, "": about}
+    own = {column: " ".join(text.split()) for column, text in [("", about), *entries]}
+    return own if view == "event" else comments("event") | own
 
 
 def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
@@ -227,7 +219,7 @@ def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
     for kind, name, definition in connection.execute(sql.read("checks/contents.sql")).fetchall():
         if kind == "comment":
             view, _, column = name.partition(".")
-            if definition != (_comments(view).get(column) if view in VIEWS else None):
+            if definition != (comments(view).get(column) if view in VIEWS else None):
                 problems.append(f"the comment on {name} differs from this version of ROSE")
             continue
         if kind != "view" or name not in expected:
@@ -287,12 +279,12 @@ def _fill_template(connection: Connection) -> None:
         connection.execute(sql.view(view))
     for view in VIEWS:
         connection.execute(f"CREATE VIEW main.{view} AS FROM internal.{view}")
-        connection.execute(f"COMMENT ON VIEW main.{view} IS {quoted(_comments(view)[''])}")
+        connection.execute(f"COMMENT ON VIEW main.{view} IS {quoted(comments(view)[''])}")
     columns = (
         "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'ledger' AND schema_name = 'main'"
     )
     for view, column in connection.execute(columns).fetchall():
-        if text := _comments(view).get(column):
+        if text := comments(view).get(column):
             connection.execute(f'COMMENT ON COLUMN main.{view}."{column}" IS {quoted(text)}')
     connection.execute("COMMIT")
 

@@ -186,8 +186,6 @@ class _Ranges:
         places = np.flatnonzero(bits.view(np.bool_))
         rows = places if order is None else order[places]
         in_place = order is None or not np.any(rows[1:] < rows[:-1])
-        if len(self.digests) == 1:
-            return _Filled(rows, in_place, [0, len(rows)], [np.packbits(bits, bitorder="little").data])
         bounds = np.searchsorted(places, self._bounds).tolist()
         ranges = zip(itertools.pairwise(self._bounds), itertools.pairwise(bounds), strict=True)
         packed = [

@@ -88,10 +88,6 @@ class Segment:
     fault: str | None
     unchecked: tuple[str, ...] = ()
 
-    @property
-    def changed(self) -> bool:
-        return self.fault == CHANGED
-
 
 def segment(content: bytes, sha256: str) -> Segment:
     if hashlib.sha256(content).hexdigest() != sha256:
@@ -131,6 +127,22 @@ class Manifest:
 
 def merged_files(content: bytes) -> list[str]:
     return [link.file for link in links(content)]
+
+
+def holds(root: Path, writer: str, segment: str, seen: Seen) -> bool:
+    """Return whether the ledger has this segment of `writer`, as a file or in a merged part."""
+    with suppress(ValueError):
+        epoch, _ = segments.place(segment)
+        for _ in range(2):  # Its part may be merged between the looks.
+            for part in layout.chain(root, writer):
+                if not part.first <= epoch <= part.last:
+                    continue
+                if part.state == "live" and (root / segment).exists():
+                    return True
+                with suppress(OSError):
+                    if part.state != "live" and segment in seen.facts(root / part.manifest, "files", merged_files):
+                        return True
+    return False
 
 
 def sha256_of(content: bytes) -> str:
@@ -202,12 +214,10 @@ def _unreadable(error: pa.ArrowNotImplementedError) -> str:
 
 def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool:
     table = segments.read_rows(content, ["writer", "seq"])
-    seqs, count = table["seq"].to_numpy() - first_seq, last_seq - first_seq + 1
-    if len(seqs) != count or (count and (seqs.min() < 0 or seqs.max() >= count)):
+    seqs = np.sort(table["seq"].to_numpy())
+    if len(seqs) != last_seq - first_seq + 1 or not np.array_equal(seqs, np.arange(first_seq, last_seq + 1)):
         return False
-    present = np.zeros(count, dtype=np.bool_)
-    present[seqs] = True
-    return bool(present.all()) and pc.all(pc.equal(table["writer"], writer)).as_py() is not False
+    return pc.all(pc.equal(table["writer"], writer)).as_py() is not False
 
 
 def recorded(root: Path, writer: str, action: str, seen: Seen | None = None) -> list[dict[str, Any]]:

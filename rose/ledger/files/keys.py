@@ -35,15 +35,12 @@ def load_or_make(path: Path | None = None) -> Key | None:
     """Return the signing key in the file `path` (None: this user's file). If the file is missing, make it with a new
     key, or return None if that fails. Raises LedgerError for a file that cannot be used."""
     path = path or key_path(os.environ)
-    if path is None:
-        return None
-    if (key := _load(path)) is not None:
-        return key
-    try:
-        _make(path)
-    except OSError:
-        return None
-    return _load(path)
+    key = None if path is None else _load(path)
+    if path is not None and key is None:
+        with suppress(OSError):
+            _make(path)
+            key = _load(path)
+    return key
 
 
 def load() -> Key | None:

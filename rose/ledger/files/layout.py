@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rose.errors import UserError
 
@@ -39,7 +39,6 @@ CLOSING_WRITER = "closing"  # Its events prove the frozen charges of closed peri
 PRICING = "pricing.duckdb"  # Pricing's sums, made again from the events if the file is gone.
 
 WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-EPOCH_NAME = re.compile(r"\d{6,}")
 #: SEGMENT_NAME for DuckDB's and Python's `glob`, without other matches.
 SEGMENT_PATTERN = f"{'[0-9]' * 6}-{'[0-9a-f]' * 64}.parquet"
 SEGMENT_NAME = re.compile(r"(?P<index>\d{6})-(?P<sha256>[0-9a-f]{64})\.parquet")
@@ -62,12 +61,8 @@ class LedgerError(UserError):
 class LockError(UserError, OSError):
     """The file system refuses a lock. The ledger is sound, and readers need no lock."""
 
-    def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(error.errno, error.strerror, str(path))
-        self._text = f"cannot lock {path}: {error.strerror}; {way_out(error)}"
-
     def __str__(self) -> str:
-        return self._text
+        return f"cannot lock {self.filename}: {self.strerror}; {way_out(self)}"
 
 
 class TakenError(Exception):
@@ -83,11 +78,9 @@ def create(root: Path | str) -> Path:
             raise LedgerError(f"{root} is a file; a ledger is a folder. Name another folder")
         if foreign := sorted(name for name in names(root) if name != MARKER and not name.startswith(f".{MARKER}")):
             raise LedgerError(f"{root} is no ledger and contains {foreign[0]!r}; name a new or an empty folder")
-        try:
+        with refusals(f"cannot make a ledger at {root}"):
             root.mkdir(parents=True, exist_ok=True)
             create_file(marker, json.dumps({"rose_ledger": FORMAT_VERSION, "id": uuid.uuid4().hex}).encode())
-        except OSError as error:
-            raise LedgerError(f"cannot make a ledger at {root}: {error.strerror}; {way_out(error)}") from error
     return check(root)
 
 
@@ -179,6 +172,15 @@ def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
 
 def archived_parts(root: Path) -> list[Part]:
     return [part for writer in writers(root) for part in chain(root, writer) if part.state == "archived"]
+
+
+def read_manifest(root: Path, part: Part) -> tuple[dict[str, Any], bytes]:
+    content = (root / part.manifest).read_bytes()
+    try:
+        manifest: dict[str, Any] = json.loads(content)
+    except ValueError as error:
+        raise LedgerError(f"{part.manifest} is damaged. Run `rose ledger verify`") from error
+    return manifest, content
 
 
 def manifest_span(name: str) -> tuple[int, int] | None:
@@ -288,7 +290,7 @@ def locked(path: Path) -> Iterator[None]:
         path.parent.mkdir(exist_ok=True)
         file = path.open("ab")
     except OSError as error:
-        raise LockError(path, error) from error
+        raise LockError(error.errno, error.strerror, str(path)) from error
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -311,6 +313,15 @@ def take(path: Path, mode: int = 0o644) -> int:
         os.close(lock)
         raise
     return lock
+
+
+@contextmanager
+def refusals(what: str) -> Iterator[None]:
+    """Raise an OSError of the block as a LedgerError that begins with `what`."""
+    try:
+        yield
+    except OSError as error:
+        raise refused(what, error) from error
 
 
 def refused(what: str, error: OSError) -> LedgerError:
@@ -342,7 +353,7 @@ def _absolute(root: Path | str) -> Path:
 
 
 def is_number(name: str) -> bool:
-    return EPOCH_NAME.fullmatch(name) is not None and name == f"{int(name):06d}"
+    return name.isdecimal() and name == f"{int(name):06d}"
 
 
 def names(folder: Path) -> list[str]:

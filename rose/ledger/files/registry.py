@@ -64,11 +64,10 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
     """Add a line for `writer` and its key, endorsed by `by`, unless there is one. A damaged registry stays as it is."""
     # A damaged registry must not stop a writer.
     with suppress(LedgerError):
-        ledger_id = layout.ledger_id(root)
         if not _names(lines(root), writer, key):
             with layout.locked(root / "locks" / ".writers.lock"):
                 if not _names(lines(root), writer, key):
-                    _write(root, [(writer, key, by, False)], ledger_id)
+                    _write(root, [(writer, key, by, False)])
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
@@ -76,7 +75,6 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
     the writers' names. With `endorses`, `key` may then endorse keys of all writers. Raises LedgerError."""
     if not keys.is_public(key):
         raise LedgerError(f"{key!r} is not a public key of 64 hexadecimal digits; see `rose ledger verify`")
-    ledger_id = layout.ledger_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
         registered = lines(root)
         names = {line.writer for line in registered if line.key == key} if writer is None else {writer}
@@ -91,7 +89,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
                 f"the key {by.public} of this user may not endorse keys of {', '.join(refused) or 'all writers'}; run "
                 "this with a key that may, such as the first key of the ledger (`rose ledger verify`)"
             )
-        _write(root, [(name, key, by, endorses) for name in sorted(names)], ledger_id)
+        _write(root, [(name, key, by, endorses) for name in sorted(names)])
     return sorted(names)
 
 
@@ -118,8 +116,8 @@ def described(registered: Sequence[Line], own: str | None) -> list[dict[str, Any
     return list(signers.values())
 
 
-def _write(root: Path, entries: Sequence[tuple[str, str, Key | None, bool]], ledger_id: str) -> None:
-    texts = read(root).splitlines()
+def _write(root: Path, entries: Sequence[tuple[str, str, Key | None, bool]]) -> None:
+    texts, ledger_id = read(root).splitlines(), layout.ledger_id(root)
     for writer, key, by, endorses in entries:
         line: dict[str, Any] = {"writer": writer, "previous_sha256": _sha256(texts[-1]) if texts else ""}
         if key:

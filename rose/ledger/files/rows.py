@@ -139,7 +139,8 @@ def _check(kind: str, field: Field, value: Any) -> Any:
         match field.sql_type:
             case "VARCHAR":
                 known = isinstance(value, str) and (value in field.allowed or not field.allowed)
-                if known and _is_utf8(value) and (value or not field.filled):
+                if known and (value or not field.filled):
+                    value.encode()  # Half of a surrogate pair cannot be stored.
                     return value
             case "BIGINT":
                 assert field.range is not None
@@ -154,10 +155,3 @@ def _check(kind: str, field: Field, value: Any) -> Any:
                 if truth:
                     return bool(value)
     raise _refusal(kind, field.name, field.wanted, value)
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,13 +31,13 @@ class Header:
     first_seq: int  # A segment without rows has last_seq = first_seq - 1.
     last_seq: int
     previous_sha256: str  # Empty for a writer's first segment.
-    format_version: int = layout.FORMAT_VERSION
     #: Digest of the rows, and its link of the chain (see `rose.ledger.files.content`).
-    rows_sha256: str = ""
-    chain_sha256: str = ""
+    rows_sha256: str
+    chain_sha256: str
     #: The public key that signed the link, and the signature; empty if unsigned.
     key: str = ""
     signature: str = ""
+    format_version: int = layout.FORMAT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,13 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
+    """The end of a writer's chain. A new writer has epoch -1."""
+
     writer: str
-    epoch: int
-    next_index: int
-    next_seq: int
-    sha256: str
+    epoch: int = -1
+    next_index: int = 0
+    next_seq: int = 0
+    sha256: str = ""
     link: str = ""
     signed_by: str = ""
     key: Key | None = None
@@ -89,13 +91,13 @@ def put(root: Path, path: str, content: bytes) -> None:
     layout.sync_folder(folder.parent)
 
 
-def recover(root: Path, writer: str) -> Tail | None:
-    """Return the end of `writer`'s chain, or None. Raises LedgerError if the newest segment is damaged or gone."""
+def recover(root: Path, writer: str) -> Tail:
+    """Return the end of `writer`'s chain. Raises LedgerError if the newest segment is damaged or gone."""
     way_out = "Run `rose ledger verify`, restore the file, or use another writer name"
     head = read_head(root, writer).segment
     if not (numbers := layout.epochs(root, writer)):
         if head is None and not layout.parts(root, writer):
-            return None
+            return Tail(writer, key=keys.load_or_make())
         raise LedgerError(f"the live segments of writer {writer!r} are gone from {root}. {way_out}")
     folder = root / "live" / writer / f"{numbers[-1]:06d}"
     for leftover in (*folder.glob(".*.tmp"), *(root / "heads").glob(f".{writer}.json.*.tmp")):
@@ -157,15 +159,6 @@ def announce(root: Path, writer: str, segment: str) -> None:
         os.close(descriptor)
 
 
-def first_epoch(root: Path, writer: str) -> Tail:
-    return begin_epoch(root, Tail(writer, epoch=-1, next_index=0, next_seq=0, sha256="", key=keys.load_or_make()))
-
-
-def has_every_column(root: Path, tail: Tail) -> bool:
-    folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
-    return set(rows.schema().names) <= set(pq.read_schema(folder / segment_names(folder)[0]).names)
-
-
 def segment_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if layout.SEGMENT_NAME.fullmatch(path.name))
 
@@ -178,11 +171,11 @@ def end_seq(root: Path, part: Part) -> int:
 
 
 def newest_links(root: Path) -> dict[str, Link]:
-    links = {writer: _newest_link(root, writer) for writer in layout.writers(root)}
+    links = {writer: newest_link(root, writer) for writer in layout.writers(root)}
     return {writer: link for writer, link in links.items() if link is not None}
 
 
-def _newest_link(root: Path, writer: str) -> Link | None:
+def newest_link(root: Path, writer: str) -> Link | None:
     for look in range(_LOOKS):
         if not (parts := layout.chain(root, writer)):
             return None  # The writer was killed before its first segment.
@@ -210,8 +203,6 @@ def read_header(content: bytes) -> Header:
     texts = (header.writer, header.previous_sha256, header.rows_sha256, header.chain_sha256, header.key)
     if not all(isinstance(text, str) for text in (*texts, header.signature)):
         raise LedgerError("not a segment: a name, digest, key or signature in its header is not text")
-    if not (header.rows_sha256 and header.chain_sha256):
-        raise LedgerError("not a segment: it has no digest of its rows")
     numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
     if not all(type(number) is int and -1 <= number < 2**63 for number in numbers):
         raise LedgerError("not a segment: a number in its header is not valid")
@@ -264,11 +255,9 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
     table = table.combine_chunks()
     digest = rows_sha256(table)
     chain = chain_sha256(tail.link, tail.writer, tail.next_seq, last_seq, digest)
-    header = Header(tail.writer, tail.epoch, tail.next_index, tail.next_seq, last_seq, tail.sha256)
-    header = replace(header, rows_sha256=digest, chain_sha256=chain)
+    header = Header(tail.writer, tail.epoch, tail.next_index, tail.next_seq, last_seq, tail.sha256, digest, chain)
     if tail.key is not None:
         header = replace(header, key=tail.key.public, signature=tail.key.sign(link_message(chain)))
-    fields = {name: getattr(header, name) for name in Header.__slots__}
     buffer = io.BytesIO()
     # A dictionary costs more than it saves in a file of a few rows, and for numbers in any.
     texts = [column.name for column in table.schema if pa.types.is_string(column.type)]
@@ -277,7 +266,7 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
         buffer, table.schema, compression="zstd", store_schema=False, use_dictionary=dictionary or False
     ) as file:
         file.write_table(table)
-        file.add_key_value_metadata({_METADATA_KEY: json.dumps(fields).encode()})
+        file.add_key_value_metadata({_METADATA_KEY: json.dumps(asdict(header)).encode()})
     segment = buffer.getvalue()
     sha256 = hashlib.sha256(segment).hexdigest()
     path = link(header, sha256).file

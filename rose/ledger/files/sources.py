@@ -21,6 +21,7 @@ Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
 Files = tuple[Coverage | None, Mapping[str, Sequence[Part]], Part | None]
 #: From this many merged files on, naming all columns takes less time than reading them from each file.
 _MERGED_MANY = 64
+BY_NAME = "union_by_name = true"
 #: A file or pattern in a definition, after the folder of its ledger.
 _FILE = re.compile(
     r"'(?P<place>/(?:[^']|'')*)/(?:live/(?P<live>[^/']+)/(?P<epoch>\d+)/[^/']+|"
@@ -44,13 +45,8 @@ def selects(
     that roll-up covers. `files` are the files to read (None: all). Paths begin with `place` (None: with `root`)."""
     place = place or root
     newest, parts, whole = files or _lying(root)
-    if until is None:
-        coverage = newest
-        covered = {} if coverage is None or not coverage.complete else coverage.writers
-        ends: dict[str, tuple[int, int]] = {}
-    else:
-        coverage, ends = until
-        covered = {} if coverage is None else coverage.writers
+    coverage, ends = until or (newest if newest is not None and newest.complete else None, {})
+    covered = {} if coverage is None else coverage.writers
     patterns: list[str] = []
     unrolled: list[str] = []
     apart: list[str] = []
@@ -83,7 +79,7 @@ def _lying(root: Path) -> Files:
     newest = rolled.newest(root)
     parts = {writer: layout.parts(root, writer) for writer in layout.writers(root)}
     live = (part for writer in sorted(parts) for part in parts[writer] if part.state == "live")
-    return newest, parts, next((part for part in live if _has_the_columns(root / part.folder)), None)
+    return newest, parts, next((part for part in live if has_the_columns(root / part.folder)), None)
 
 
 def writer_order(root: Path, writers: Sequence[str]) -> str:
@@ -103,9 +99,10 @@ def new_client_ids() -> str:
     return sql.read(f"rollups/{CLIENT_ID}.sql").strip().strip(";")
 
 
-def parquet(root: Path, paths: Sequence[str]) -> str:
+def parquet(root: Path, paths: Sequence[str], *options: str) -> str:
     files = ", ".join(quoted(f"{root}/{path}") for path in paths)
-    return f"FROM read_parquet([{files}], hive_partitioning = false)"
+    # Folders above the ledger do not count, even one named `year=2026`.
+    return f"SELECT * FROM read_parquet({', '.join([f'[{files}]', *options, 'hive_partitioning = false'])})"
 
 
 def no_roll_up(name: str) -> str:
@@ -122,15 +119,15 @@ def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart:
     files, columns that this version does not know are left out."""
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
     if sum(pattern.startswith("compacted/") for pattern in patterns) >= _MERGED_MANY:
-        return _read(root, patterns, _known_columns()) + where
+        return parquet(root, patterns, _known_columns()) + where
     if whole in patterns:
         patterns = sorted(patterns, key=lambda pattern: pattern != whole)
-        return stored(root, patterns) + where
+        return parquet(root, patterns, BY_NAME) + where
     columns = ", ".join(f'NULL::{sql_type} AS "{name}"' for name, sql_type in all_columns().items())
     none = f"SELECT {columns} WHERE false"
     if not patterns:
         return none
-    return f"{none} UNION ALL BY NAME {stored(root, patterns)}{where}"
+    return f"{none} UNION ALL BY NAME {parquet(root, patterns, BY_NAME)}{where}"
 
 
 @functools.cache
@@ -142,7 +139,8 @@ def _known_columns() -> str:
     return f"schema = MAP {{{', '.join(columns)}}}"
 
 
-def _has_the_columns(epoch: Path) -> bool:
+def has_the_columns(epoch: Path) -> bool:
+    """Return whether the first segment of an epoch has the columns of this version."""
     try:
         return _column_names(epoch / min(segments.segment_names(epoch))) == tuple(rows.schema().names)
     except (OSError, ValueError, pa.ArrowException):
@@ -187,13 +185,3 @@ def _parts(definition: str) -> Iterator[Part]:
             yield Part(match["live"], int(match["epoch"]), int(match["epoch"]), "live")
         else:
             yield Part(match["compacted"], int(match["first"]), int(match["last"]), "compacted")
-
-
-def stored(root: Path, patterns: Sequence[str]) -> str:
-    return _read(root, patterns, "union_by_name = true")
-
-
-def _read(root: Path, patterns: Sequence[str], columns: str) -> str:
-    files = ", ".join(quoted(f"{root}/{pattern}") for pattern in patterns)
-    # Folders above the ledger do not count, even one named `year=2026`.
-    return f"SELECT * FROM read_parquet([{files}], {columns}, hive_partitioning = false)"

@@ -35,9 +35,5 @@ def first_unsent_epoch(root: Path, writer: str) -> int | None:
         raise LedgerError(f"{path} is damaged; delete it: `rose ledger forward` writes it again") from error
 
 
-def make(root: Path) -> None:
-    layout.make_folder(root / FOLDER)
-
-
 def acknowledged(root: Path, writer: str, epoch: int) -> None:
     layout.write_file(root / FOLDER / f"{writer}.json", json.dumps({"epoch": epoch}).encode())

@@ -40,8 +40,7 @@ class Store:
         self._local = isinstance(self._fs, LocalFileSystem)
 
     def url(self, name: str = "") -> str:
-        url: str = self._fs.unstrip_protocol(f"{self._path}/{name}".rstrip("/"))
-        return url
+        return str(self._fs.unstrip_protocol(f"{self._path}/{name}".rstrip("/")))
 
     def local_folder(self) -> Path | None:
         return Path(self._path).resolve() if self._local else None
@@ -49,8 +48,7 @@ class Store:
     def read(self, name: str) -> bytes | None:
         with self._refusals("read", name):
             try:
-                content: bytes = self._fs.cat_file(f"{self._path}/{name}")
-                return content
+                return bytes(self._fs.cat_file(f"{self._path}/{name}"))
             except FileNotFoundError:
                 return None
 
@@ -109,16 +107,14 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
     """Copy compacted parts older than `older_than_days` to the URL `to`, and check the copies. Raises LedgerError.
 
     With `delete`, a part that is in a roll-up then leaves the ledger. Its file is removed after `grace_s` seconds."""
-    if older_than_days < 0:
-        raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     store = outside(Store(to), ledger.folder)
     before_us = utc_us() - int(older_than_days * 86_400e6)
     done = Archived(url=store.url(), deleted=delete)
-    try:
+    with layout.refusals(f"cannot archive {ledger.folder}"):
         with LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             with layout.moving_parts(ledger.folder):
                 merged = [part for parts in ledger.parts.values() for part in parts if part.state == "compacted"]
-                newest_us = {part: compaction.read_manifest(ledger, part)[0]["at_us_max"] for part in merged}
+                newest_us = {part: layout.read_manifest(ledger.folder, part)[0]["at_us_max"] for part in merged}
                 due = [part for part in merged if newest_us[part] is not None and newest_us[part] < before_us]
             archiving = _Archiving(ledger, store, delete, log)
             for part in due:
@@ -132,8 +128,6 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
             with layout.moving_parts(ledger.folder):
                 for writer in layout.writers(ledger.folder):
                     compaction.remove_archived(ledger, writer, grace_s)
-    except OSError as error:
-        raise LedgerError(f"cannot archive {ledger.folder}: {error}") from error
     return done
 
 
@@ -141,35 +135,35 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
     store = Store(from_url)
     parts = events = size = 0
     missing = []
-    try:
-        with LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
-            own = _own_files(ledger)
-            for part in layout.archived_parts(ledger.folder):
-                manifest, manifest_content = compaction.read_manifest(ledger, part)
-                if until_us is not None and manifest["at_us_min"] >= until_us:
-                    continue
-                if since_us is not None and manifest["at_us_max"] < since_us:
-                    continue
-                name = f"{part.stem}.parquet"
-                if (content := store.read(name)) is None:
-                    missing.append(store.url(name))
-                    continue
-                if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
-                    raise LedgerError(f"{store.url(name)} is not the archived file: its SHA-256 differs")
-                detail = _detail(part, manifest, manifest_content, store.url(name))
-                if detail["manifest_sha256"] not in own:
-                    raise LedgerError(f"{part.manifest} was changed. Run `rose ledger verify`")
-                with layout.moving_parts(ledger.folder):
-                    layout.make_folder((ledger.folder / name).parent)
-                    layout.write_file(ledger.folder / name, content)
-                    _record(log, expected.RESTORED_ACTION, detail)
-                    compacted = replace(part, state="compacted")
-                    layout.move_file(ledger.folder / part.manifest, ledger.folder / compacted.manifest)
-                parts, events, size = parts + 1, events + detail["events"], size + len(content)
-            if parts:
-                catalog.refresh(ledger.folder)
-    except OSError as error:
-        raise LedgerError(f"cannot restore to {ledger.folder}: {error}") from error
+    with (
+        layout.refusals(f"cannot restore to {ledger.folder}"),
+        LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log,
+    ):
+        own = _own_files(ledger)
+        for part in layout.archived_parts(ledger.folder):
+            manifest, manifest_content = layout.read_manifest(ledger.folder, part)
+            if until_us is not None and manifest["at_us_min"] >= until_us:
+                continue
+            if since_us is not None and manifest["at_us_max"] < since_us:
+                continue
+            name = f"{part.stem}.parquet"
+            if (content := store.read(name)) is None:
+                missing.append(store.url(name))
+                continue
+            if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+                raise LedgerError(f"{store.url(name)} is not the archived file: its SHA-256 differs")
+            detail = _detail(part, manifest, manifest_content, store.url(name))
+            if detail["manifest_sha256"] not in own:
+                raise LedgerError(f"{part.manifest} was changed. Run `rose ledger verify`")
+            with layout.moving_parts(ledger.folder):
+                layout.make_folder((ledger.folder / name).parent)
+                layout.write_file(ledger.folder / name, content)
+                _record(log, expected.RESTORED_ACTION, detail)
+                compacted = replace(part, state="compacted")
+                layout.move_file(ledger.folder / part.manifest, ledger.folder / compacted.manifest)
+            parts, events, size = parts + 1, events + detail["events"], size + len(content)
+        if parts:
+            catalog.refresh(ledger.folder)
     return Restored(parts, events, size, store.url(), missing)
 
 
@@ -180,10 +174,8 @@ def outside(store: Store, root: Path) -> Store:
     if folder is not None:
         if folder == root or root in folder.parents:
             raise LedgerError(f"{folder} lies in the ledger {root}; archive to another folder")
-        try:
+        with layout.refusals(f"cannot archive to {folder}"):
             layout.make_folder(folder)
-        except OSError as error:
-            raise layout.refused(f"cannot archive to {folder}", error) from error
     return store
 
 
@@ -263,8 +255,7 @@ class _Archiving:
         # A reader would count narrower parts twice, which were copied before compaction merged them.
         home, span = f"compacted/{part.writer}", (part.first, part.last)
         for name in store.names(home):
-            match = layout.MANIFEST_NAME.fullmatch(name.replace(".parquet", ".json"))
-            first, last = span if match is None else (int(match["first"]), int(match["last"]))
+            first, last = layout.manifest_span(name.replace(".parquet", ".json")) or span
             narrower = (first, last) != span and part.first <= first and last <= part.last
             if narrower and hashlib.sha256(store.read(f"{home}/{name}") or b"").hexdigest() in self._own:
                 store.remove(f"{home}/{name}")

@@ -37,29 +37,26 @@ def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
     """Merge every writer's closed epochs, and remove merged parts after `grace_s` seconds. Raises LedgerError."""
     merged = written = removed = 0
     failure: LedgerError | None = None
-    try:
-        # Opening the writer refreshes the catalog, so that it does not read the parts to remove.
-        with (
-            LedgerWriter.open(ledger.folder, COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log,
-            layout.moving_parts(ledger.folder),
-        ):
-            for writer in layout.writers(ledger.folder):
-                try:
-                    _remove_leftovers(ledger, writer)
-                    removed += _remove_superseded(ledger, writer, grace_s) + remove_archived(ledger, writer, grace_s)
-                    parts = unsettled(_newest_first(ledger, writer))
-                    # The oldest batch is first. So after a stop, no part before the stop needs a merge. The next
-                    # compaction relies on this.
-                    while batches := plan(parts):
-                        merged += _merge(ledger, batches[0], log)
-                        written += 1
-                        parts = after(parts, batches[0])
-                except LedgerError as error:
-                    failure = failure or error
-            if written:
-                catalog.refresh(ledger.folder)
-    except OSError as error:
-        raise layout.refused(f"cannot compact {ledger.folder}", error) from error
+    # Opening the writer refreshes the catalog, so that it does not read the parts to remove.
+    with (
+        layout.refusals(f"cannot compact {ledger.folder}"),
+        LedgerWriter.open(ledger.folder, COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log,
+        layout.moving_parts(ledger.folder),
+    ):
+        for writer in layout.writers(ledger.folder):
+            try:
+                _remove_leftovers(ledger, writer)
+                removed += _remove_superseded(ledger, writer, grace_s) + remove_archived(ledger, writer, grace_s)
+                events_of: dict[Part, int] = {}
+                # The oldest batch is first. So after a stop, no part before the stop needs a merge. The next
+                # compaction relies on this.
+                while batches := plan(unsettled(_newest_first(ledger, writer, events_of))):
+                    merged += _merge(ledger, batches[0], log)
+                    written += 1
+            except LedgerError as error:
+                failure = failure or error
+        if written:
+            catalog.refresh(ledger.folder)
     if failure is not None:
         raise failure
     return Compaction(merged, written, removed)
@@ -87,17 +84,6 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
     return sorted(merges)
 
 
-def after(parts: Sequence[tuple[Part, int]], batch: list[Part]) -> list[tuple[Part, int]]:
-    merged = _merged(batch)
-    older = [one for one in parts if one[0].first < merged.first]
-    newer = [one for one in parts if one[0].first > merged.last]
-    return [*older, (merged, sum(events for _, events in parts[len(older) : len(older) + len(batch)])), *newer]
-
-
-def _merged(batch: list[Part]) -> Part:
-    return Part(batch[0].writer, batch[0].first, batch[-1].last, "compacted")
-
-
 def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]]:
     """Return the parts that `plan` may still merge, oldest first. `newest_first` has pairs (part, events in it)."""
     parts: list[tuple[Part, int]] = []
@@ -110,16 +96,18 @@ def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]
     return parts[::-1]
 
 
-def _newest_first(ledger: Ledger, writer: str) -> Iterator[tuple[Part, int]]:
+def _newest_first(ledger: Ledger, writer: str, events_of: dict[Part, int]) -> Iterator[tuple[Part, int]]:
     newest = max(layout.epochs(ledger.folder, writer), default=-1)
     for part in reversed(layout.parts(ledger.folder, writer)):
         if part.last < newest:
-            yield part, _events(ledger, part)
+            if part not in events_of:
+                events_of[part] = _events(ledger, part)
+            yield part, events_of[part]
 
 
 def _merge(ledger: Ledger, batch: list[Part], log: LedgerWriter) -> int:
     merged = [entry for part in batch for entry in _entries(ledger, part)]
-    target = _merged(batch)
+    target = Part(batch[0].writer, batch[0].first, batch[-1].last, "compacted")
     first_seq, last_seq = merged[0]["first_seq"], merged[-1]["last_seq"]
     path = ledger.folder / f"{target.stem}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +142,7 @@ def _merge(ledger: Ledger, batch: list[Part], log: LedgerWriter) -> int:
 def _write_rows(ledger: Ledger, batch: list[Part], path: Path) -> bytes:
     """Write all rows of `batch`, and return the file's bytes. Rows are sorted by kind, for queries on one kind."""
     temporary = path.with_name(f".{path.name}.tmp")
-    rows = sources.stored(ledger.folder, [part.pattern for part in batch]) + " ORDER BY kind, seq"
+    rows = sources.parquet(ledger.folder, [part.pattern for part in batch], sources.BY_NAME) + " ORDER BY kind, seq"
     try:
         with database.empty() as connection, database.one_thread(connection):
             # No Bloom filter: a forged one would hide rows from readers, and no query here uses one.
@@ -187,7 +175,7 @@ def _events(ledger: Ledger, part: Part) -> int:
         # Not the manifest, which names each segment: a year's manifests have gigabytes.
         with suppress(pa.ArrowException, OSError):
             return int(pq.read_metadata(ledger.folder / part.pattern).num_rows)
-        manifest, _ = read_manifest(ledger, part)
+        manifest, _ = layout.read_manifest(ledger.folder, part)
         return int(manifest["last_seq"] - manifest["first_seq"]) + 1
     folder = ledger.folder / part.folder
     names = segments.segment_names(folder)
@@ -195,17 +183,8 @@ def _events(ledger: Ledger, part: Part) -> int:
     return last.last_seq - first.first_seq + 1
 
 
-def read_manifest(ledger: Ledger, part: Part) -> tuple[dict[str, Any], bytes]:
-    content = (ledger.folder / part.manifest).read_bytes()
-    try:
-        manifest: dict[str, Any] = json.loads(content)
-    except ValueError as error:
-        raise LedgerError(f"{part.manifest} is damaged. Run `rose ledger verify`") from error
-    return manifest, content
-
-
 def read_compacted(ledger: Ledger, part: Part) -> tuple[bytes, dict[str, Any], bytes]:
-    manifest, manifest_content = read_manifest(ledger, part)
+    manifest, manifest_content = layout.read_manifest(ledger.folder, part)
     content = (ledger.folder / part.pattern).read_bytes()
     if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
         raise LedgerError(f"{part.pattern} was changed after it was written. Run `rose ledger verify`")

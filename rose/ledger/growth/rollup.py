@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rose.events import LedgerAction
-from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER, ROLLED_UP_ACTION
+from rose.ledger.checks.expected import ROLL_UP_WRITER, ROLLED_UP_ACTION, UPKEEP_WRITERS
 from rose.ledger.files import catalog, database, layout, rolled, segments, sources
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
@@ -25,7 +25,7 @@ from rose.ledger.writer import LedgerWriter
 
 _MERGED_IDS_MAX = 8_000_000  # Maximum of ids in a merged file: 5 s of work, and a gigabyte of memory to sort them.
 #: Their events prove manifests, roll-ups and closes, so they never leave the ledger.
-KEPT_WRITERS = (ARCHIVE_WRITER, layout.CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
+KEPT_WRITERS = (*UPKEEP_WRITERS, layout.CLOSING_WRITER)
 _ID_ORDER = "kind, run_id, event_id"  # A reader of one kind and run, or of the newest ids, then reads few row groups.
 
 
@@ -45,32 +45,32 @@ class _Written(NamedTuple):
 
 def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
     """Sum up every epoch that was closed since the last roll-up. Raises LedgerError, and then changes nothing."""
-    try:
-        with LedgerWriter.open(ledger.folder, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
-            _remove_old(ledger, grace_s)
-            before = rolled.newest(ledger.folder)
-            if before is None or not before.complete:
-                if gone := [f"{part.stem}.parquet" for part in layout.archived_parts(ledger.folder)]:
-                    raise LedgerError(
-                        f"the sums must be made again from all events, but {gone[0]} was archived: restore it with "
-                        "`rose ledger restore`, roll up, and archive again"
-                    )
-                before = None
-            ends = {}
-            for writer in layout.writers(ledger.folder):
-                newest = max(layout.epochs(ledger.folder, writer), default=-1)
-                closed = [part for part in layout.chain(ledger.folder, writer) if part.last < newest]
-                if closed:
-                    ends[writer] = (closed[-1].last, segments.end_seq(ledger.folder, closed[-1]))
-            old = {} if before is None else before.writers
-            events = sum(seq - old.get(writer, (-1, 0))[1] for writer, (_, seq) in ends.items())
-            if before is not None and events == 0:
-                return RollUp(before.generation, 0, 0, 0)
-            done = _write(ledger, before, ends, events, log)
-            catalog.refresh(ledger.folder)
-            return done
-    except OSError as error:
-        raise LedgerError(f"cannot roll up {ledger.folder}: {error}") from error
+    with (
+        layout.refusals(f"cannot roll up {ledger.folder}"),
+        LedgerWriter.open(ledger.folder, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log,
+    ):
+        _remove_old(ledger, grace_s)
+        before = rolled.newest(ledger.folder)
+        if before is None or not before.complete:
+            if gone := [f"{part.stem}.parquet" for part in layout.archived_parts(ledger.folder)]:
+                raise LedgerError(
+                    f"the sums must be made again from all events, but {gone[0]} was archived: restore it with "
+                    "`rose ledger restore`, roll up, and archive again"
+                )
+            before = None
+        ends = {}
+        for writer in layout.writers(ledger.folder):
+            newest = max(layout.epochs(ledger.folder, writer), default=-1)
+            closed = [part for part in layout.chain(ledger.folder, writer) if part.last < newest]
+            if closed:
+                ends[writer] = (closed[-1].last, segments.end_seq(ledger.folder, closed[-1]))
+        old = {} if before is None else before.writers
+        events = sum(seq - old.get(writer, (-1, 0))[1] for writer, (_, seq) in ends.items())
+        if before is not None and events == 0:
+            return RollUp(before.generation, 0, 0, 0)
+        done = _write(ledger, before, ends, events, log)
+        catalog.refresh(ledger.folder)
+        return done
 
 
 def _write(
@@ -145,9 +145,7 @@ def merged_files(sizes: Iterable[int], new: int) -> int:
     """Return how many of the newest id files to merge with a new file of `new` ids. `sizes` has the ids in each file,
     newest file first. The number of files then grows only with the logarithm of the number of ids."""
     count, merged = 0, new
-    if not new:
-        return count
-    for size in sizes:
+    for size in sizes if new else ():
         if size > 2 * merged or size + merged > _MERGED_IDS_MAX:
             break
         count, merged = count + 1, merged + size

@@ -32,26 +32,19 @@ class Forwarder:
     """Sends a ledger to the controller at the URL `to`. `once` makes one pass; `start` and `stop` run a thread."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        to: str,
-        *,
-        token: str | None = None,
-        every_s: float = 2.0,
-        report: Callable[[Progress], None] | None = None,
+        self, ledger: Ledger, to: str, token: str | None, report: Callable[[Progress], object], *, every_s: float = 2.0
     ) -> None:
         """Make the ledger a spool. `report` gets the progress of every pass. Raises LedgerError for a wrong URL."""
         self.folder = ledger.folder
         self._remote = RemoteLedger(to, token=token)
-        spool.make(self.folder)
+        layout.make_folder(self.folder / spool.FOLDER)
         self._every_s, self._report = every_s, report
         self._ends: dict[str, Any] = {}
         self._stopping = threading.Event()
         self._until_s = math.inf
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -59,7 +52,7 @@ class Forwarder:
         if not self._stopping.is_set():
             self._until_s = time.monotonic() + _STOP_S
         self._stopping.set()
-        if self._thread is not None:
+        if self._thread.ident is not None:
             self._thread.join()
 
     def _run(self) -> None:
@@ -68,8 +61,7 @@ class Forwarder:
             last = self._stopping.is_set()
             progress = self.once()
             failures = failures + 1 if progress.stopped else 0
-            if self._report is not None:
-                self._report(progress)
+            self._report(progress)
             if last or time.monotonic() >= self._until_s:
                 return
             self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from rose.events import KINDS, Access, Provenance
 from rose.ledger.files import catalog, examine, keys, layout, registry, rows, segments, spool
 from rose.ledger.files.content import Link, rows_sha256
+from rose.ledger.files.examine import Seen
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.segments import Tail
 from rose.ledger.ledger import Ledger
@@ -47,24 +48,20 @@ class Receiver:
         self._busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._names: dict[str, int] = {}
         #: Each writer's end on disk. A failed write removes it, so that it is read again.
-        self._tails: dict[str, Tail | None] = {}
+        self._tails: dict[str, Tail] = {}
         self._registered: set[tuple[str, str]] = set()
         self._unshown: set[str] = set()
 
     def ends(self, writers: Collection[str] | None = None) -> dict[str, ChainEnd]:
         """Return the chain ends of `writers` (None: all). Local writers and damaged ends are left out."""
-        tails = {}
+        ends = {}
         for writer in layout.writers(self.folder):
-            if writers is not None and writer not in writers:
+            if spool.is_local(writer) or (writers is not None and writer not in writers):
                 continue
-            if spool.is_local(writer) or not (numbers := layout.epochs(self.folder, writer)):
-                continue
-            with suppress(LedgerError, OSError, IndexError):
-                folder = self.folder / "live" / writer / f"{numbers[-1]:06d}"
-                path = folder / segments.segment_names(folder)[-1]
-                header = segments.read_header(path.read_bytes())
-                tails[writer] = ChainEnd(header.epoch, header.index, header.last_seq + 1, segments.sha256_in(path.name))
-        return tails
+            with suppress(LedgerError, OSError):
+                if (link := segments.newest_link(self.folder, writer)) is not None:
+                    ends[writer] = ChainEnd(*segments.place(link.file), link.last_seq + 1, link.sha256)
+        return ends
 
     def receive(self, path: str, content: bytes) -> ChainEnd:
         """Check a segment, and write it to `path`; it is then on disk. After a LedgerError, nothing has changed."""
@@ -73,10 +70,8 @@ class Receiver:
             busy = self._busy[header.writer]
         with busy:
             tail = self._tail(header.writer)
-            if tail is not None and (header.epoch, header.index) < (tail.epoch, tail.next_index):
-                parts = layout.chain(self.folder, header.writer)
-                same = (part for part in parts if part.first <= header.epoch <= part.last)
-                if not any(path in self._paths_of(part) for part in same):
+            if (header.epoch, header.index) < (tail.epoch, tail.next_index):
+                if not examine.holds(self.folder, header.writer, path, Seen()):
                     raise LedgerError(_fork(path, header.writer))
             else:
                 self._check_next(path, header, tail)
@@ -85,15 +80,13 @@ class Receiver:
                 if header.index == 0:
                     # A host without an acknowledgement still continues with the next segment.
                     self._unshown.add(header.writer)
-                try:
+                with layout.refusals(f"cannot write {self.folder / path}"):
                     layout.make_folder((self.folder / path).parents[1])
                     segments.put(self.folder, path, content)
-                except OSError as error:
-                    raise LedgerError(f"cannot write {self.folder / path}: {error.strerror}") from error
                 if (header.writer, header.key) not in self._registered:
                     registry.note(self.folder, header.writer, header.key, keys.load_or_make())
                     self._registered.add((header.writer, header.key))
-                self._tails[header.writer] = segments.recover(self.folder, header.writer)
+                self._tail(header.writer)
             if header.index == 0 or header.writer in self._unshown:
                 self._unshown.add(header.writer)
                 catalog.refresh_sound(self.folder)
@@ -106,18 +99,15 @@ class Receiver:
                 os.close(lock)
             self._names.clear()
 
-    def _tail(self, writer: str) -> Tail | None:
+    def _tail(self, writer: str) -> Tail:
         if writer not in self._names:
             self._names[writer] = take_name(self.folder, writer)
         if writer not in self._tails:
             self._tails[writer] = segments.recover(self.folder, writer)
         return self._tails[writer]
 
-    def _check_next(self, path: str, header: segments.Header, tail: Tail | None) -> None:
-        tail = tail or Tail(header.writer, epoch=-1, next_index=0, next_seq=0, sha256="")
-        if (header.epoch, header.index) not in ((tail.epoch, tail.next_index), (tail.epoch + 1, 0)) or (
-            header.index and tail.epoch < 0
-        ):
+    def _check_next(self, path: str, header: segments.Header, tail: Tail) -> None:
+        if (header.epoch, header.index) not in ((tail.epoch, tail.next_index), (tail.epoch + 1, 0)):
             raise LedgerError(
                 f"{path}: not the next segment of {header.writer!r}, which is segment {tail.next_index} of epoch "
                 f"{max(tail.epoch, 0)}. Send segments in the order in which they were written, from the first"
@@ -125,11 +115,11 @@ class Receiver:
         if header.previous_sha256 != tail.sha256 or header.first_seq != tail.next_seq:
             raise LedgerError(_fork(path, header.writer))
 
-    def _check_signed(self, path: str, link: Link, tail: Tail | None) -> None:
-        if (fault := link.fault("" if tail is None else tail.link) or link.signature_fault()) is not None:
+    def _check_signed(self, path: str, link: Link, tail: Tail) -> None:
+        if (fault := link.fault(tail.link) or link.signature_fault()) is not None:
             raise LedgerError(f"{path}: {fault}. Run `rose ledger verify` on the host that wrote it")
         if not link.key:
-            if tail is not None and tail.signed_by:
+            if tail.signed_by:
                 raise LedgerError(
                     f"{path}: it is unsigned, but writer {link.writer!r} signed its earlier segments with the key "
                     f"{tail.signed_by}. Restore this key on the writer's host, or use another writer name there"
@@ -145,14 +135,6 @@ class Receiver:
                 f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not its earlier key. If "
                 f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` at the controller"
             )
-
-    def _paths_of(self, part: layout.Part) -> set[str]:
-        if part.state == "live":
-            with suppress(FileNotFoundError):
-                return {f"{part.folder}/{name}" for name in segments.segment_names(self.folder / part.folder)}
-            merged = (wider for wider in layout.chain(self.folder, part.writer) if wider.state != "live")
-            return {path for wider in merged for path in self._paths_of(wider)}
-        return set(examine.merged_files((self.folder / part.manifest).read_bytes()))
 
 
 def check(path: str, content: bytes) -> tuple[segments.Header, str]:

@@ -41,8 +41,7 @@ class RemoteLedger:
     def ends(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
         parameters = "" if writers is None else "?" + urlencode([("writer", writer) for writer in writers])
         answer = {"writers": {}} if writers is not None and not writers else self._json("GET", f"segments{parameters}")
-        ends: dict[str, Any] = answer["writers"]
-        return ends
+        return dict(answer["writers"])
 
     def send_segment(self, path: str, content: bytes) -> dict[str, Any]:
         """Send a segment and return its acknowledgement. The segment is then on disk."""

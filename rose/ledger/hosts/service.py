@@ -40,11 +40,6 @@ class Limits:
     wait_s: float = 5.0
 
 
-@dataclass(slots=True)
-class Reading:
-    rows: int | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     token: Token
@@ -92,18 +87,13 @@ class LedgerService:
         return {"format": layout.FORMAT_VERSION, "writers": {writer: asdict(ends[writer]) for writer in ends}}
 
     def receive(self, caller: Caller, path: str, content: bytes) -> ChainEnd:
-        writer = path.split("/")[1] if path.count("/") == 3 else ""
-        if writer:
-            layout.check_writer_name(writer)
-            if not caller.token.may_append(writer):
-                raise self._denied(caller, "append", f"append as {writer!r}")
+        if path.count("/") == 3 and not caller.token.may_append(writer := path.split("/")[1]):
+            raise self._denied(caller, "append", f"append as {writer!r}")
         return self._receiver.receive(path, content)
 
-    def query(
-        self, caller: Caller, sql: str, limit: int, timeout_s: float, *, lossless: bool = False
-    ) -> tuple[pa.Table, bool]:
+    def query(self, caller: Caller, sql: str, limit: int, timeout_s: float, *, lossless: bool) -> tuple[pa.Table, bool]:
         caps = self._limits
-        with self._reading(caller, "query", sql) as reading:
+        with self._reading(caller, "query", sql) as facts:
             if not self._turns.acquire(timeout=caps.wait_s):
                 raise BusyError(f"{caps.queries} queries are running; try again later")
             try:
@@ -117,7 +107,7 @@ class LedgerService:
                 )
             finally:
                 self._turns.release()
-            reading.rows = table.num_rows
+            facts["result_rows"] = table.num_rows
         return table, truncated
 
     def metrics(self, caller: Caller) -> str:
@@ -125,26 +115,32 @@ class LedgerService:
             return self._metrics.text()
 
     @contextmanager
-    def _reading(self, caller: Caller, action: Literal["query", "info"], text: str | None = None) -> Iterator[Reading]:
+    def _reading(
+        self, caller: Caller, action: Literal["query", "info"], text: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Log the `with` block as a read. The block may add facts to the log's event."""
         if not caller.token.may("read"):
             raise self._denied(caller, "read", "read", text)
-        self._log.check()
-        reading, began_ns = Reading(), time.monotonic_ns()
+        if (failure := self._own_writer().failure) is not None:
+            raise LedgerError(failure)
+        facts, began_ns = statement(text), time.monotonic_ns()
 
         def entry(outcome: Literal["ok", "refused", "failed", "timeout"]) -> Access:
-            took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
-            named: dict[str, Any] = {"who": caller.token.name, "peer": caller.peer, "action": action}
-            return Access(outcome=outcome, **named, **took, **statement(text))
+            facts["duration_ns"] = time.monotonic_ns() - began_ns
+            return Access(who=caller.token.name, peer=caller.peer, action=action, outcome=outcome, **facts)
 
         try:
-            yield reading
+            yield facts
         except BusyError:
             self._log.count(entry("refused"))  # Nothing was read, and repeated attempts must not fill the disk.
             raise
         except Exception as error:
-            self._log.write(entry(getattr(error, "outcome", "failed")))
+            self._own_writer().record(entry(getattr(error, "outcome", "failed")))
             raise
-        (self._log.count if action == "info" else self._log.write)(entry("ok"))
+        if action == "info":
+            self._log.count(entry("ok"))
+        else:
+            self._own_writer().record(entry("ok"))  # If this fails, the caller gets no answer.
 
     def _denied(
         self, caller: Caller, scope: Literal["read", "append"], act: str, text: str | None = None

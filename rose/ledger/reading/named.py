@@ -4,10 +4,8 @@ variable, and how to read the result. An unset variable restricts nothing."""
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import re
-import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import sql
+from rose.errors import did_you_mean
 from rose.ledger.files import layout
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
@@ -55,9 +54,7 @@ class NamedQuery:
     text: str
 
     def as_dict(self) -> dict[str, Any]:
-        fields = dataclasses.asdict(self)
-        del fields["text"]
-        return fields
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "text"}
 
 
 def names() -> list[str]:
@@ -67,9 +64,7 @@ def names() -> list[str]:
 @functools.cache
 def load(name: str) -> NamedQuery:
     if (path := sql.paths("queries").get(name)) is None:
-        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise NamedQueryError(f"no query is named {name!r}; {hint}`rose query` lists them all")
+        raise NamedQueryError(f"no query is named {name!r}{did_you_mean(name, names())} `rose query` lists them all")
     text = sql.read(path)
     head = re.match(r"(?:--.*\n)+", text)
     assert head, f"sql/{path} begins without a comment"
@@ -124,14 +119,13 @@ def run(
 
     types = {variable.name: variable.type for variable in query.variables}
     with ledger.connect() as connection:
-        timer = threading.Timer(timeout_s, connection.interrupt)
-        timer.start()
         try:
             connection.execute(f"SET memory_limit = '{_MEMORY_GB}GB'")
+            connection.execute(f"SET max_execution_time = {max(1, round(timeout_s * 1000))}")
             for name, value in bound.items():
                 connection.execute(f"SET VARIABLE {name} = CAST($value AS {types[name]})", {"value": value})
             cursor = connection.execute(query.text)
-            description = cursor.description or []
+            columns = [column[0] for column in cursor.description or []]
             rows = cursor.fetchmany(limit + 1)
             if not rows:
                 _require_recorded(connection, bound)
@@ -142,11 +136,10 @@ def run(
         except duckdb.Error as error:
             raise LedgerError(f"{query.name} failed: {layout.unreadable(error)}") from error
         finally:
-            timer.cancel()
             with suppress(duckdb.Error):
                 connection.execute("RESET memory_limit")
-    columns, column_types = [item[0] for item in description], [str(item[1]) for item in description]
-    return Result(columns, column_types, rows[:limit], truncated=len(rows) > limit)
+                connection.execute("RESET max_execution_time")
+    return Result(columns, rows[:limit], truncated=len(rows) > limit)
 
 
 def _require_recorded(connection: duckdb.DuckDBPyConnection, bound: Mapping[str, Value]) -> None:
@@ -157,9 +150,8 @@ def _require_recorded(connection: duckdb.DuckDBPyConnection, bound: Mapping[str,
             row[0] for row in connection.execute(f"SELECT DISTINCT {variable} FROM {view} ORDER BY ALL").fetchall()
         ]
         if recorded and value not in recorded:
-            near = difflib.get_close_matches(str(value), recorded, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}?" if near else f'it has {len(recorded)}: `rose sql "from {view}"`'
-            raise NamedQueryError(f"this ledger has no {view} with {variable} {value!r}; {hint}")
+            near = f"{value!r}{did_you_mean(str(value), recorded)}"
+            raise NamedQueryError(f'this ledger has no {view} with {variable} {near}: `rose sql "from {view}"`')
 
 
 def _value(variable: Variable, text: str, now: datetime) -> Value:

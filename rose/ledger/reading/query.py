@@ -38,7 +38,6 @@ class QueryError(LedgerError):
 @dataclass(frozen=True, slots=True)
 class Result:
     columns: list[str]
-    types: list[str]
     rows: list[tuple[Any, ...]]
     truncated: bool
 
@@ -67,18 +66,11 @@ def query(
 
 def result(table: pa.Table, truncated: bool) -> Result:
     """Return the rows of a lossless table as Python values. Times are UTC, without a zone."""
-    types = [field.metadata[b"type"].decode() for field in table.schema]
-    return Result(table.column_names, types, _python_rows(table), truncated)
+    return Result(table.column_names, _python_rows(table), truncated)
 
 
 def query_arrow(
-    ledger: Ledger,
-    text: str,
-    *,
-    limit: int = 10_000,
-    timeout_s: float = 30.0,
-    memory_limit_gb: float = 2.0,
-    lossless: bool = False,
+    ledger: Ledger, text: str, *, limit: int, timeout_s: float, memory_limit_gb: float, lossless: bool
 ) -> tuple[pa.Table, bool]:
     """Run a query as `query` does. Return an Arrow table, with DuckDB's types as metadata, and whether rows were cut.
 

@@ -37,26 +37,7 @@ _ALLOWED = (
     f"({', '.join(catalog.VIEWS)}); WITH, FROM, DESCRIBE and SUMMARIZE count as SELECT"
 )
 
-
-class Names:
-    """The names in the attached catalog, without DuckDB's own views. They are read when needed."""
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        self._connection = connection
-
-    @functools.cached_property
-    def views(self) -> frozenset[str]:
-        return self._named("SELECT view_name FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal")
-
-    @functools.cached_property
-    def table_macros(self) -> frozenset[str]:
-        return self._named(
-            "SELECT function_name FROM duckdb_functions() "
-            "WHERE database_name = 'ledger' AND function_type = 'table_macro'"
-        )
-
-    def _named(self, text: str) -> frozenset[str]:
-        return frozenset(name.lower() for (name,) in self._connection.execute(text).fetchall())
+_refusal = functools.partial(QueryError, outcome="refused")
 
 
 def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str:
@@ -65,18 +46,18 @@ def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str
         ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [wrapped]).fetchall()
         tree = json.loads(serialized)
     except duckdb.Error as error:
-        raise QueryError(explained(str(error))) from error
+        raise _refusal(explained(str(error))) from error
     except RecursionError as error:
-        raise QueryError("the query is nested too deeply; split it into parts with WITH") from error
+        raise _refusal("the query is nested too deeply; split it into parts with WITH") from error
     if tree["error"]:
-        raise QueryError(explained(f"{tree['error_type'].title()} Error: {tree['error_message']}"))
+        raise _refusal(explained(f"{tree['error_type'].title()} Error: {tree['error_message']}"))
     if len(tree["statements"]) != 1:
-        raise QueryError(f"{len(tree['statements'])} statements were given. {_ALLOWED}")
-    check(tree["statements"][0], Names(connection))
+        raise _refusal(f"{len(tree['statements'])} statements were given. {_ALLOWED}")
+    check(tree["statements"][0])
     return wrapped
 
 
-def check(tree: dict[str, Any], names: Names) -> None:
+def check(tree: dict[str, Any]) -> None:
     # Visible names of WITH travel with each node. Any other name could be a file's.
     waiting: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while waiting:
@@ -86,12 +67,12 @@ def check(tree: dict[str, Any], names: Names) -> None:
         if not isinstance(node, dict):
             continue
         if "alias" in node and "sample" in node:
-            _check_reference(node, visible, names)
+            _check_reference(node, visible)
         elif (function := node.get("function_name", "").lower()) in FUNCTIONS_REFUSED or function.startswith(
             _PREFIXES_REFUSED
         ):
             what = f"the function {function!r} is not allowed: it looks at more than its arguments"
-            raise QueryError(f"{what}. {_ALLOWED}")
+            raise _refusal(f"{what}. {_ALLOWED}")
         if isinstance(with_clause := node.get("cte_map"), dict):
             for entry in with_clause["map"]:
                 name = frozenset({entry["key"].lower()})
@@ -104,26 +85,23 @@ def check(tree: dict[str, Any], names: Names) -> None:
                 waiting.append((value, visible))
 
 
-def _check_reference(node: dict[str, Any], visible: frozenset[str], names: Names) -> None:
+def _check_reference(node: dict[str, Any], visible: frozenset[str]) -> None:
     kind = node["type"]
     if kind not in _TABLE_REFERENCES:
-        raise QueryError(f"{kind} is not allowed in FROM. {_ALLOWED}")
+        raise _refusal(f"{kind} is not allowed in FROM. {_ALLOWED}")
     if kind == "SHOW_REF" and not (node["query"] and node["show_type"] in ("DESCRIBE", "SUMMARY")):
-        raise QueryError(f"SHOW is not allowed. {_ALLOWED}")
+        raise _refusal(f"SHOW is not allowed. {_ALLOWED}")
     if kind == "PIVOT" and any(pivot["pivot_enum"] for pivot in node["pivots"]):
-        raise QueryError(f"a PIVOT over a type is not allowed. {_ALLOWED}")
+        raise _refusal(f"a PIVOT over a type is not allowed. {_ALLOWED}")
     if kind == "BASE_TABLE":
         *qualifier, table = _path(node)
-        own = not qualifier and table in visible
-        # The first look saves the second, which takes longer than most queries.
-        if not own and not (qualifier in _QUALIFIERS and (table in catalog.VIEWS or table in names.views)):
+        if (qualifier or table not in visible) and not (qualifier in _QUALIFIERS and table in catalog.NAMES):
             near = did_you_mean(table, {*catalog.VIEWS, *visible})
-            raise QueryError(f"{'.'.join([*qualifier, table])!r} is not a view of the ledger{near}")
+            raise _refusal(f"{'.'.join([*qualifier, table])!r} is not a view of the ledger{near}")
     if kind == "TABLE_FUNCTION":
         *qualifier, name = _path(node["function"])
-        built_in = name in TABLE_FUNCTIONS and not qualifier
-        if not built_in and not (qualifier in _QUALIFIERS and name in names.table_macros):
-            raise QueryError(f"the table function {name!r} is not allowed. {_ALLOWED}")
+        if qualifier or name not in TABLE_FUNCTIONS:
+            raise _refusal(f"the table function {name!r} is not allowed. {_ALLOWED}")
 
 
 def _path(node: dict[str, Any]) -> list[str]:
@@ -132,25 +110,25 @@ def _path(node: dict[str, Any]) -> list[str]:
 
 def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     if len(text) > TEXT_MAX:
-        raise QueryError(f"the query has {len(text)} characters; at most {TEXT_MAX} are read")
+        raise _refusal(f"the query has {len(text)} characters; at most {TEXT_MAX} are read")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise QueryError(f"the query has half a character (a surrogate) at {error.start}; leave it out") from error
+        raise _refusal(f"the query has half a character (a surrogate) at {error.start}; leave it out") from error
     try:
         statements = connection.extract_statements(text)
     except duckdb.Error as error:
-        raise QueryError(explained(str(error))) from error
+        raise _refusal(explained(str(error))) from error
     if len(statements) != 1:
-        raise QueryError(f"{len(statements)} statements were given. {_ALLOWED}")
+        raise _refusal(f"{len(statements)} statements were given. {_ALLOWED}")
     kind = _kind(statements[0])
     if kind == "MULTI":
-        raise QueryError(
+        raise _refusal(
             "PIVOT must list its values here, as in PIVOT lease ON step IN (1, 2) USING count(*): "
             "without them it is more than one statement"
         )
     if kind != "SELECT":
-        raise QueryError(f"a {kind} statement was given. {_ALLOWED}")
+        raise _refusal(f"a {kind} statement was given. {_ALLOWED}")
     return statements[0].query.strip().removesuffix(";")
 
 

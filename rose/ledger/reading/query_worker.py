@@ -103,7 +103,7 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
         _limit(request)
         try:
             _lock_down(connection, root, request)
-            relation = connection.sql(_checked(connection, request))
+            relation = connection.sql(query_check.limited(connection, request.text, request.limit + 1))
             types = [str(kind) for kind in relation.types]
             table = _fetch(relation.to_arrow_reader(_BATCH_ROWS))
         except duckdb.InterruptException as error:
@@ -118,14 +118,6 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
             raise QueryError(_damaged(root, str(error))) from error
     truncated = table.num_rows > request.limit
     return {"types": types, "truncated": truncated}, arrow_stream(table.slice(0, request.limit))
-
-
-def _checked(connection: duckdb.DuckDBPyConnection, request: Request) -> str:
-    try:
-        return query_check.limited(connection, request.text, request.limit + 1)
-    except QueryError as error:
-        error.outcome = "refused"
-        raise
 
 
 def _fetch(reader: pa.RecordBatchReader) -> pa.Table:

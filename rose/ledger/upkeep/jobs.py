@@ -24,16 +24,17 @@ _DUE_SHARE = 0.5  # A scheduled run is skipped if another began less than this s
 #: An audit reads every byte if the last full one is older: a week, less the time by which a daily one may come early.
 _EVERY_BYTE_DAYS = 6.5
 _PROBLEMS_SHOWN = 5
-_DAY_S = 86_400.0
+_UPKEEP_S, _DAY_S = 300.0, 86_400.0
 _ERROR_CHARACTERS_MAX = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work that another process does on a ledger every `every_s` seconds. `run` must be a picklable function."""
+    """Work that another process does on a ledger every `every_s` seconds. `run` must be a picklable function. Its
+    result is a dataclass or a mapping."""
 
     name: str
-    run: Callable[[Ledger], Mapping[str, object]]
+    run: Callable[[Ledger], Any]
     every_s: float
 
 
@@ -72,46 +73,24 @@ class Last:
     every_byte_us: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """The settings of the jobs. The archive job runs only if `archive_to` and `archive_after_days` are set."""
+def ledger_jobs(to: str | None = None, after_days: float | None = None, delete: bool = False) -> list[Job]:
+    """Return the jobs of a ledger. The archive job needs `to` and `after_days`. Raises LedgerError for one alone."""
+    from rose.ledger.growth import archive, compaction, rollup
 
-    compact_every_s: float = 300.0
-    roll_up_every_s: float = 300.0
-    archive_to: str | None = None
-    archive_after_days: float | None = None
-    archive_delete: bool = False
-
-
-def ledger_jobs(settings: Settings) -> list[Job]:
     listed = [
-        Job("compact", compact, settings.compact_every_s),
-        Job("roll-up", roll_up, settings.roll_up_every_s),
+        Job("compact", compaction.compact, _UPKEEP_S),
+        Job("roll-up", rollup.roll_up, _UPKEEP_S),
         Job("audit", audit, _DAY_S),
     ]
-    if settings.archive_after_days is None:
-        if settings.archive_to is not None or settings.archive_delete:
+    if after_days is None:
+        if to is not None or delete:
             raise LedgerError("the age of events to archive or delete is missing; give --archive-after")
-    elif settings.archive_to is None:
+    elif to is None:
         raise LedgerError("the place of the archive is missing; give --archive-to")
     else:
-        run = functools.partial(
-            archive, older_than_days=settings.archive_after_days, to=settings.archive_to, delete=settings.archive_delete
-        )
+        run = functools.partial(archive.archive, older_than_days=after_days, to=to, delete=delete)
         listed.append(Job("archive", run, _DAY_S))
     return listed
-
-
-def compact(ledger: Ledger) -> Mapping[str, object]:
-    from rose.ledger.growth import compaction
-
-    return dataclasses.asdict(compaction.compact(ledger))
-
-
-def roll_up(ledger: Ledger) -> Mapping[str, object]:
-    from rose.ledger.growth import rollup
-
-    return dataclasses.asdict(rollup.roll_up(ledger))
 
 
 def audit(ledger: Ledger) -> Mapping[str, object]:
@@ -128,22 +107,15 @@ def audit(ledger: Ledger) -> Mapping[str, object]:
     return {"writers": len(report.writers), "events": events, "every_byte": every_byte}
 
 
-def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool) -> Mapping[str, object]:
-    from rose.ledger.growth import archive as archiving
-
-    return dataclasses.asdict(archiving.archive(ledger, older_than_days=older_than_days, to=to, delete=delete))
-
-
 def run_job(ledger: Ledger, job: Job, *, only_if_due: bool = False) -> JobRun:
     """Run a job and record how it ended. With `only_if_due`, skip it after a recent success. Raises LedgerError."""
     started_us, began_ns = utc_us(), time.monotonic_ns()
     path = ledger.folder / "locks" / f"running-{job.name}.lock"
     try:
-        lock = layout.take(path)
+        with layout.refusals(f"cannot lock {path}: a job must be able to write to its ledger"):
+            lock = layout.take(path)
     except layout.TakenError as holder:
         return JobRun(job.name, "skipped", started_us, error=f"already running in the process with pid {holder}")
-    except OSError as refusal:
-        raise layout.refused(f"cannot lock {path}: a job must be able to write to its ledger", refusal) from refusal
     try:
         result, error, missed = None, None, 0
         try:
@@ -152,7 +124,8 @@ def run_job(ledger: Ledger, job: Job, *, only_if_due: bool = False) -> JobRun:
                 if only_if_due and 0 <= intervals < _DUE_SHARE:
                     return JobRun(job.name, "skipped", started_us, error=f"done at {iso(last.succeeded_us)} elsewhere")
                 missed = max(0, int(intervals) - 1)
-            result = dict(job.run(ledger))
+            done = job.run(ledger)
+            result = dict(done) if isinstance(done, Mapping) else dataclasses.asdict(done)
         # Any error must be in the job's last result. An interrupt stops the job alone.
         except (Exception, KeyboardInterrupt) as caught:
             error = _explained(caught)
@@ -195,9 +168,7 @@ def history(ledger: Ledger) -> dict[str, Last]:
     try:
         with ledger.connect() as connection:
             connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")
-            cursor = connection.execute(sql.read("jobs/last.sql"))
-            columns = [column[0] for column in cursor.description or []]
-            rows: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+            rows = connection.sql(sql.read("jobs/last.sql")).to_arrow_table().to_pylist()
     except duckdb.Error as error:
         raise LedgerError(f"cannot read the records of jobs in {ledger.folder}: {error}") from error
     return {row["job"]: Last(**row) for row in rows}

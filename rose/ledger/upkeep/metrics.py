@@ -1,6 +1,5 @@
 """A ledger's figures for Prometheus, from daily sums, job records and files. The cost does not grow with the ledger."""
 
-import json
 import shutil
 import threading
 import time
@@ -19,7 +18,7 @@ from prometheus_client.registry import Collector
 
 import sql
 from rose.clock import utc_us
-from rose.ledger.files import layout
+from rose.ledger.files import layout, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
@@ -112,7 +111,7 @@ def writer_state(ledger: Ledger, writer: str) -> tuple[int, int | None]:
     try:
         for part in reversed(layout.chain(ledger.folder, writer)):
             if part.state == "archived":
-                return json.loads((ledger.folder / part.manifest).read_bytes())["last_seq"] + 1, None
+                return segments.end_seq(ledger.folder, part), None
             for path in sorted(ledger.folder.glob(part.pattern), reverse=True):
                 groups = pq.read_metadata(path)
                 if groups.num_rows:
@@ -155,7 +154,5 @@ def _of_views(ledger: Ledger) -> Iterator[Metric]:
     with ledger.connect() as connection:
         connection.execute(f"SET VARIABLE now_us = {utc_us()}")
         for query in dict.fromkeys(figure.query for figure in _FIGURES):
-            cursor = connection.execute(sql.read(f"metrics/{query}.sql"))
-            columns = [column[0] for column in cursor.description or []]
-            rows[query] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+            rows[query] = connection.sql(sql.read(f"metrics/{query}.sql")).to_arrow_table().to_pylist()
     yield from (figure.family(rows[figure.query]) for figure in _FIGURES)

@@ -50,11 +50,8 @@ class Scheduler:
                 [job],
                 seconds=job.every_s,
                 id=job.name,
-                name=job.name,
                 next_run_time=datetime.fromtimestamp(max(utc_us(), due_us) / 1e6, UTC),
                 misfire_grace_time=None,
-                coalesce=True,
-                max_instances=1,
             )
         self._scheduler.start()
 

@@ -85,15 +85,11 @@ def serve(
 def planned_jobs(
     archive_to: str | None, archive_after: str | None, delete: bool, alerts: Path | None
 ) -> dict[str, Job]:
-    from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs
+    from rose.ledger.upkeep.jobs import Job, ledger_jobs
     from rose.pricing.alerts import send
 
-    settings = Settings(
-        archive_to=archive_to,
-        archive_after_days=None if archive_after is None else common.seconds(archive_after) / 86_400,
-        archive_delete=delete,
-    )
-    jobs = ledger_jobs(settings)
+    after_days = None if archive_after is None else common.seconds(archive_after) / 86_400
+    jobs = ledger_jobs(archive_to, after_days, delete)
     if alerts is not None:
         jobs.append(Job("alerts", functools.partial(send, file=alerts.expanduser().resolve()), _ALERTS_EVERY_S))
     return {job.name: job for job in jobs}

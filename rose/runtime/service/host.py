@@ -233,7 +233,7 @@ class HostRunner:
             self._writer = LedgerWriter.open(plan.ledger, writer_name(plan.own.host, "agent"), plan.run_id)
         if plan.ledger_token and self._forwarder is None:
             ledger, token, report = Ledger(plan.ledger), plan.ledger_token, self._look_forwarded
-            self._forwarder = Forwarder(ledger, plan.controller_url, token=token, report=report)
+            self._forwarder = Forwarder(ledger, plan.controller_url, token, report)
             self._forwarder.start()
         return self._writer
 
@@ -268,9 +268,8 @@ class HostRunner:
 
     def _jobs(self) -> list[jobs.Job]:
         if self._forwarder is not None:
-            return jobs.ledger_jobs(jobs.Settings())
-        archive = {f"archive_{name}": value for name, value in self.plan.config.archive.model_dump().items()}
-        return jobs.ledger_jobs(jobs.Settings(**archive))
+            return jobs.ledger_jobs()
+        return jobs.ledger_jobs(**self.plan.config.archive.model_dump())
 
     def _say_failed(self, run: jobs.JobRun) -> None:
         if run.status == "failed":

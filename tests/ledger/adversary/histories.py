@@ -52,7 +52,8 @@ def write(root, writer, epochs, per_epoch, power_mw=POWER_MW):
 
 
 def _write_priced(root, writer, *, honest):
-    tail, events = segments.first_epoch(root, writer), [_other(event, honest) for event in sample_events()]
+    tail = segments.begin_epoch(root, segments.recover(root, writer))
+    events = [_other(event, honest) for event in sample_events()]
     third = -(-len(events) // 3)
     for begin in range(0, len(events), third):
         batch = [(event.kind, rows.encode(event)) for event in events[begin : begin + third]]

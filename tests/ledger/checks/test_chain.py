@@ -131,7 +131,8 @@ def test_a_merged_segment_without_digests_was_forged(tmp_path, monkeypatch, kept
     with monkeypatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", "/dev/null/none")
         root = layout.create(tmp_path / "unsigned")
-        segments.begin_epoch(root, _append(root, _append(root, segments.first_epoch(root, "a"))))
+        tail = segments.begin_epoch(root, segments.recover(root, "a"))
+        segments.begin_epoch(root, _append(root, _append(root, tail)))
         for _ in range(2):
             compaction.compact(Ledger(root), grace_s=0)
         assert Ledger(root).verify().problems == []

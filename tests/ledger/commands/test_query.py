@@ -76,7 +76,7 @@ def test_show_prints_what_runs_by_hand():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["query", "open_lease"], "no query is named 'open_lease'; did you mean open_leases?"),
+        (["query", "open_lease"], "no query is named 'open_lease'; did you mean 'open_leases'?"),
         (["query", "open_leases", "--since", "soon"], "since 'soon' is not a date"),
         (["query", "open_leases", "--set", "step=1"], "open_leases reads no variable 'step'; it reads since, until"),
         (["query", "open_leases", "--json", "--csv"], "exclude one another"),

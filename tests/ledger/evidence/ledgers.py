@@ -26,7 +26,9 @@ def append(root, tail, count, power_mw=7, *, named=False):
 
 def write(root, writer, *, epochs=1, per_epoch=2, power_mw=lambda seq: 7, named=False):
     """Segments of two events each, from where the writer stands; `power_mw` is asked with the first seq of each."""
-    tail = segments.recover(root, writer) or segments.first_epoch(root, writer)
+    tail = segments.recover(root, writer)
+    if tail.epoch < 0:
+        tail = segments.begin_epoch(root, tail)
     for epoch in range(epochs):
         if epoch:
             tail = segments.begin_epoch(root, tail)

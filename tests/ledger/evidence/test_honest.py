@@ -32,7 +32,7 @@ STEPS = st.lists(st.sampled_from(["write", "roll up", "compact", "archive"]), mi
 def _write(root, writer, epochs):
     tail = segments.recover(root, writer)
     for epoch in epochs:
-        tail = segments.first_epoch(root, writer) if tail is None else segments.begin_epoch(root, tail)
+        tail = segments.begin_epoch(root, tail)
         for half in (epoch[::2], epoch[1::2]):
             batch = [(event.kind, rows.encode(event)) for event in half]
             if batch:

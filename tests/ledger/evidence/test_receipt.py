@@ -114,8 +114,10 @@ def test_what_no_ledger_says_is_refused_though_it_is_signed(root):
             document["events"] = sum(mark["next_seq"] for mark in document["writers"].values())
         unsigned = {name: value for name, value in document.items() if name != "signature"}
         document["signature"] = key.sign(b"rose receipt 1\n" + receipt.canonical(unsigned))
-        with pytest.raises(LedgerError, match="it is not a receipt, or it is damaged"):
-            receipt.parse(json.dumps(document).encode(), "it")
+        path = root.with_name("receipt.json")
+        path.write_text(json.dumps(document))
+        with pytest.raises(LedgerError, match="is not a receipt, or it is damaged"):
+            receipt.read(path)
 
 
 def test_it_is_the_same_whatever_was_merged(root):

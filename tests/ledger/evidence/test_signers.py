@@ -36,7 +36,7 @@ def root(tmp_path, agent):
 
 
 def _write(root, writer, key):
-    tail = segments.recover(root, writer) or segments.Tail(writer, epoch=-1, next_index=0, next_seq=0, sha256="")
+    tail = segments.recover(root, writer)
     tail = segments.begin_epoch(root, dataclasses.replace(tail, key=key))
     ledgers.append(root, ledgers.append(root, tail, 2), 2)
 

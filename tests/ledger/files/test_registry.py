@@ -37,19 +37,19 @@ def test_writers_that_come_at_once_are_all_named(root):
 def test_a_registry_that_was_changed_is_named_and_stops_no_writer(root, change, what):
     assert callable(change)
     for writer in "abc":
-        segments.first_epoch(root, writer)
+        segments.begin_epoch(root, segments.recover(root, writer))
     path = root / registry.FILE
     path.write_bytes(b"\n".join(change(path.read_bytes().splitlines())) + b"\n")
     with pytest.raises(LedgerError, match=what):
         registry.lines(root)
-    segments.first_epoch(root, "d")
+    segments.begin_epoch(root, segments.recover(root, "d"))
     assert any(what in problem for problem in Ledger(root).verify().problems)
 
 
 def test_a_writer_that_was_killed_before_it_was_named_is_named_when_it_opens_again(root):
-    segments.first_epoch(root, "a")
+    segments.begin_epoch(root, segments.recover(root, "a"))
     lines = (root / registry.FILE).read_bytes()
-    segments.first_epoch(root, "b")
+    segments.begin_epoch(root, segments.recover(root, "b"))
     (root / registry.FILE).write_bytes(lines)
     assert Ledger(root).verify().problems == []
     segments.recover(root, "b")
@@ -57,7 +57,7 @@ def test_a_writer_that_was_killed_before_it_was_named_is_named_when_it_opens_aga
 
 
 def test_a_key_is_endorsed_by_one_that_may_and_by_no_other(root, other_key):
-    segments.first_epoch(root, "a")
+    segments.begin_epoch(root, segments.recover(root, "a"))
     registry.note(root, "b", other_key.public, other_key)
     third = "3" * 64
     registry.note(root, "c", third, other_key)
@@ -77,7 +77,7 @@ def test_a_key_is_endorsed_by_one_that_may_and_by_no_other(root, other_key):
 
 
 def test_a_key_that_was_marked_may_endorse_others(root, other_key):
-    segments.first_epoch(root, "a")
+    segments.begin_epoch(root, segments.recover(root, "a"))
     registry.note(root, "b", other_key.public, other_key)
     third = "3" * 64
     registry.note(root, "c", third, other_key)
@@ -91,8 +91,8 @@ def test_a_key_that_was_marked_may_endorse_others(root, other_key):
 
 
 def test_a_key_endorses_its_successor_for_its_own_writer_alone(root, other_key):
-    segments.first_epoch(root, "a")
-    segments.first_epoch(root, "b")
+    segments.begin_epoch(root, segments.recover(root, "a"))
+    segments.begin_epoch(root, segments.recover(root, "b"))
     registry.endorse(root, other_key.public, keys.load_or_make(), "b")
     third = "3" * 64
     with pytest.raises(LedgerError, match="may not endorse keys of a"):
@@ -104,7 +104,7 @@ def test_a_key_endorses_its_successor_for_its_own_writer_alone(root, other_key):
 
 
 def test_a_key_is_endorsed_before_its_writer_uses_it(root, other_key):
-    segments.first_epoch(root, "a")
+    segments.begin_epoch(root, segments.recover(root, "a"))
     for key, writer, says in (
         ("x", None, "is not a public key"),
         (other_key.public, None, "name its future writer with --writer"),
@@ -119,8 +119,8 @@ def test_a_key_is_endorsed_before_its_writer_uses_it(root, other_key):
 
 @pytest.mark.parametrize("forged", ["line", "endorsement", "id"])
 def test_lines_that_the_named_key_did_not_sign_are_found(root, other_key, forged):
-    segments.first_epoch(root, "a")
-    segments.first_epoch(root, "b")
+    segments.begin_epoch(root, segments.recover(root, "a"))
+    segments.begin_epoch(root, segments.recover(root, "b"))
     path = root / registry.FILE
     first, second = map(json.loads, path.read_bytes().splitlines())
     if forged == "id":
@@ -135,8 +135,8 @@ def test_lines_that_the_named_key_did_not_sign_are_found(root, other_key, forged
 def test_a_writer_that_no_known_key_names_is_a_note_until_it_is_endorsed(root, tmp_path):
     """Another ledger's writer, signed by a key that this one knows too; a gateway without a key notes such a line."""
     elsewhere = layout.create(tmp_path / "elsewhere")
-    segments.first_epoch(elsewhere, "rig")
-    segments.first_epoch(root, "a")
+    segments.begin_epoch(elsewhere, segments.recover(elsewhere, "rig"))
+    segments.begin_epoch(root, segments.recover(root, "a"))
     for folder in ("live/rig", "heads"):
         shutil.copytree(elsewhere / folder, root / folder, dirs_exist_ok=True)
     registry.note(root, "rig", keys.load_or_make().public, None)

@@ -28,7 +28,7 @@ def test_any_events_come_back_as_they_were_recorded(any_event, data):
     batches = data.draw(st.lists(st.lists(any_event, min_size=1, max_size=8), min_size=1, max_size=4))
     with tempfile.TemporaryDirectory() as folder:
         root = layout.create(folder)
-        tail = segments.first_epoch(root, "w")
+        tail = segments.begin_epoch(root, segments.recover(root, "w"))
         for batch in batches:
             first = tail.next_seq
             encoded = [(event.kind, rows.encode(event)) for event in batch]
@@ -56,7 +56,7 @@ def _one(seq, lease):
 
 def test_each_segment_names_the_one_before_it_across_epochs(tmp_path, lease):
     root = layout.create(tmp_path)
-    tail = segments.first_epoch(root, "w")
+    tail = segments.begin_epoch(root, segments.recover(root, "w"))
     tail = segments.write_next(root, tail, _one(0, lease))
     tail = segments.begin_epoch(root, tail)
     segments.write_next(root, tail, _one(1, lease))
@@ -70,7 +70,7 @@ def test_each_segment_names_the_one_before_it_across_epochs(tmp_path, lease):
 
 def test_each_segment_signs_the_link_of_its_content(tmp_path, lease):
     root = layout.create(tmp_path)
-    tail = segments.write_next(root, segments.first_epoch(root, "w"), _one(0, lease))
+    tail = segments.write_next(root, segments.begin_epoch(root, segments.recover(root, "w")), _one(0, lease))
     with pytest.raises(LedgerError, match="restore its file"):
         segments.begin_epoch(root, replace(tail, key=None))
     tail = segments.begin_epoch(root, replace(tail, key=None, signed_by=""))
@@ -91,7 +91,7 @@ def test_each_segment_signs_the_link_of_its_content(tmp_path, lease):
 
 def test_a_writer_does_not_go_on_from_a_segment_that_another_signed(tmp_path, lease):
     root = layout.create(tmp_path)
-    tail = segments.first_epoch(root, "w")
+    tail = segments.begin_epoch(root, segments.recover(root, "w"))
     forger = SimpleNamespace(public=tail.key.public, sign=lambda _: "00" * 64)
     segments.write_next(root, replace(tail, key=forger), _one(0, lease))
     with pytest.raises(LedgerError, match="its signature is not by the key"):
@@ -100,8 +100,8 @@ def test_a_writer_does_not_go_on_from_a_segment_that_another_signed(tmp_path, le
 
 def test_a_writer_is_found_where_it_stood(tmp_path, lease):
     root = layout.create(tmp_path)
-    assert segments.recover(root, "w") is None
-    tail = segments.first_epoch(root, "w")
+    assert segments.recover(root, "w").epoch == -1
+    tail = segments.begin_epoch(root, segments.recover(root, "w"))
     assert segments.recover(root, "w") == tail
     tail = segments.write_next(root, tail, _one(0, lease))
     (root / "live/w/000000/.half.123.tmp").write_bytes(b"what a killed process left")
@@ -115,7 +115,7 @@ def test_a_writer_is_found_where_it_stood(tmp_path, lease):
 
 def test_a_segment_is_announced_before_it_is_written(tmp_path, lease):
     root = layout.create(tmp_path)
-    tail, table = segments.first_epoch(root, "w"), _one(0, lease)
+    tail, table = segments.begin_epoch(root, segments.recover(root, "w")), _one(0, lease)
     (first,) = root.glob("live/w/*/*.parquet")
     empty = segments.Head(str(first.relative_to(root)))
     assert segments.read_head(root, "w") == empty
@@ -133,7 +133,7 @@ def test_a_segment_is_announced_before_it_is_written(tmp_path, lease):
 @pytest.mark.parametrize("fault", ["newest changed", "newest gone", "all gone"])
 def test_a_writer_does_not_write_over_a_fault(tmp_path, lease, fault):
     root = layout.create(tmp_path)
-    tail = segments.write_next(root, segments.first_epoch(root, "w"), _one(0, lease))
+    tail = segments.write_next(root, segments.begin_epoch(root, segments.recover(root, "w")), _one(0, lease))
     first, newest = sorted(root.glob("live/w/*/*.parquet"))
     if fault == "newest changed":
         newest.write_bytes(newest.read_bytes()[:-1] + b"x")

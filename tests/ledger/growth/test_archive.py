@@ -138,7 +138,7 @@ def test_copies_of_what_was_merged_since_go(root, tmp_path, monkeypatch):
     compacted = [part for part in layout.parts(root, "w") if part.state == "compacted"]
     assert {path.stem for path in away.glob("compacted/w/*")} == {Path(part.stem).name for part in compacted}
     assert len(compacted) < 3
-    assert count_by_engines(str(away), {}) == {compaction.read_manifest(Ledger(root), compacted[-1])[0]["last_seq"] + 1}
+    assert count_by_engines(str(away), {}) == {layout.read_manifest(root, compacted[-1])[0]["last_seq"] + 1}
 
 
 def test_compaction_never_merges_across_what_was_archived(root, monkeypatch):

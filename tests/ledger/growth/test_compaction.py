@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rose.ledger.files import layout, rows, segments
 from rose.ledger.files.layout import LedgerError, Part
 from rose.ledger.growth import compaction
-from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, plan, unsettled
+from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, compact, plan, unsettled
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, copied, flip, record
@@ -87,7 +87,7 @@ def test_what_was_merged_is_an_event(root):
     times = ask(root, "SELECT at_us FROM stored_event WHERE writer = 'w' AND seq < 6")
     with LedgerWriter.open(root, "compaction", "ledger"), pytest.raises(LedgerError, match="is open in the process"):
         compact(Ledger(root))
-    manifest, _ = compaction.read_manifest(Ledger(root), layout.parts(root, "w")[0])
+    manifest, _ = layout.read_manifest(root, layout.parts(root, "w")[0])
     assert (manifest["at_us_min"], manifest["at_us_max"]) == (min(times)[0], max(times)[0])
     detail = json.loads(found[0][1])
     assert found[0][0] == "compaction"
@@ -153,6 +153,12 @@ def test_a_plan_merges_neighbours_of_one_sort_within_bounds(sizes):
             assert len(run) >= FANOUT or sum(events_of[part] for part in run) > EVENTS_MAX // 2
 
 
+def after(parts, batch):
+    merged = Part(batch[0].writer, batch[0].first, batch[-1].last, "compacted")
+    events = sum(events for part, events in parts if part in batch)
+    return sorted([*(pair for pair in parts if pair[0] not in batch), (merged, events)])
+
+
 _few_or_many = st.sampled_from([1, EVENTS_MAX // FANOUT, EVENTS_MAX // 3, EVENTS_MAX * 2 // 3, EVENTS_MAX + 1])
 _backlogs = st.lists(st.tuples(_few_or_many, st.integers(1, usual(100, long=320))), max_size=3)
 
@@ -181,7 +187,7 @@ def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have
     made = tmp_path / "made"
     # Small epochs, and then so many large ones that no small file before them is looked at.
     layout.create(made)
-    tail = segments.first_epoch(made, "w")
+    tail = segments.begin_epoch(made, segments.recover(made, "w"))
     for events in (1, 1, 1, 1, 4, 4, 4, 4):
         batch = [("lease", rows.encode(lease()))] * events
         tail = segments.write_next(made, tail, rows.table("w", tail.next_seq, "r", "live", batch))

@@ -25,7 +25,7 @@ def _power(event_id, power_mw, at_us):
 
 def _write(root, writer, events):
     tail = segments.recover(root, writer)
-    tail = segments.first_epoch(root, writer) if tail is None else segments.begin_epoch(root, tail)
+    tail = segments.begin_epoch(root, tail)
     batch = [(event.kind, rows.encode(event)) for event in events]
     segments.write_next(root, tail, rows.table(writer, tail.next_seq, "r", "live", batch))
 

@@ -46,8 +46,8 @@ def write(far, lease):
 
 
 @contextmanager
-def forwarder(root, url, **options):
-    sender = Forwarder(Ledger(root), url, **options)
+def forwarder(root, url, report=print, **options):
+    sender = Forwarder(Ledger(root), url, None, report, **options)
     try:
         yield sender
     finally:
@@ -69,7 +69,7 @@ def segments_at(centre):
 
 def check_whole(centre, events):
     report = Ledger(centre).verify()
-    assert report.ok, report.problems
+    assert report.doubts == []
     counted = "SELECT count(*), count(DISTINCT event_id), count(DISTINCT (writer, seq)) FROM stored_event"
     assert ask(centre, f"{counted} WHERE kind = 'lease'") == [(events, events, events)]
     assert ask(centre, "SELECT count(*) FROM event WHERE kind = 'lease'") == [(events,)]
@@ -145,7 +145,7 @@ def test_a_controller_killed_again_and_again_loses_nothing_and_doubles_nothing(c
     filled = threading.Thread(target=write, args=(90,))
     filled.start()
     with serving(centre) as (process, url):
-        sender = Forwarder(Ledger(far), url, every_s=0.05, report=reports.append)
+        sender = Forwarder(Ledger(far), url, None, reports.append, every_s=0.05)
         sender.start()
         until(lambda: segments_at(centre) > 15)
         process.kill()
@@ -161,7 +161,7 @@ def test_a_controller_killed_again_and_again_loses_nothing_and_doubles_nothing(c
 
 def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, write, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
-    spool.make(far)
+    (far / spool.FOLDER).mkdir(parents=True)
     write(15)
     compact(Ledger(far), grace_s=0)
     roll_up(Ledger(far))
@@ -184,7 +184,7 @@ def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, writ
 def test_a_spool_keeps_what_was_not_acknowledged(tmp_path):
     root = layout.create(tmp_path / "ledger")
     assert spool.first_unsent_epoch(root, "w") is None, "no spool"
-    spool.make(root)
+    (root / spool.FOLDER).mkdir(parents=True)
     assert spool.first_unsent_epoch(root, "w") == 0
     spool.acknowledged(root, "w", 3)
     assert (spool.first_unsent_epoch(root, "w"), spool.first_unsent_epoch(root, "v")) == (3, 0)

@@ -69,7 +69,7 @@ def test_a_chain_arrives_byte_for_byte_and_can_be_proved(spool, receiver):
     assert files(receiver.folder / "live") == files(spool / "live")
     assert (receiver.folder / "heads" / "far.json").read_bytes() == (spool / "heads" / "far.json").read_bytes()
     report = Ledger(receiver.folder).verify()
-    assert report.ok, report.problems
+    assert report.doubts == []
     assert [(w.writer, w.events) for w in report.writers] == [("far", 4)]
     assert receiver.ends() == {"far": held}
     before = files(receiver.folder)
@@ -163,7 +163,7 @@ def test_what_is_not_what_it_says_is_refused_and_leaves_nothing(spool, receiver)
         assert said in str(caught.value)
     assert files(receiver.folder) == before
     receiver.receive(*shipped(spool)[1])
-    assert Ledger(receiver.folder).verify().ok
+    assert Ledger(receiver.folder).verify().doubts == []
 
 
 def test_a_segment_is_acknowledged_only_once_the_catalog_reads_it(spool, receiver, monkeypatch):
@@ -196,7 +196,7 @@ def test_a_segment_with_what_is_no_event_goes_in_and_is_named_so_that_its_host_g
     receiver.receive(path, content)
     receiver.receive(path, content)
     assert files(receiver.folder)[path] == content
-    assert Ledger(receiver.folder).verify().ok
+    assert Ledger(receiver.folder).verify().doubts == []
     assert ask(receiver.folder, "SELECT count(*) FROM lease") == [(0,)]
     assert ask(receiver.folder, "SELECT kind FROM faulty_event") == [("lease",)]
 

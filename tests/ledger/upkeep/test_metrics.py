@@ -15,7 +15,7 @@ from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import metrics
-from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs, run_job
+from rose.ledger.upkeep.jobs import Job, ledger_jobs, run_job
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import copied, record
 
@@ -137,7 +137,7 @@ def fail(root):
 
 def test_what_the_jobs_say(root):
     assert Read(metrics.LedgerCollector(Ledger(root)).text())("rose_ledger_audit_ok") is None
-    (audit,) = [job for job in ledger_jobs(Settings()) if job.name == "audit"]
+    (audit,) = [job for job in ledger_jobs() if job.name == "audit"]
     run_job(Ledger(root), audit)
     read = Read(metrics.LedgerCollector(Ledger(root)).text())
     assert (read("rose_ledger_audit_ok"), read("rose_job_ok", job="audit")) == (1, 1)
@@ -165,7 +165,7 @@ def test_a_ledger_that_cannot_be_read_gives_no_figures(root, tmp_path):
 
 
 def test_every_metric_is_documented_and_the_documented_rules_speak_of_metrics_that_are_there(root):
-    for job in ledger_jobs(Settings()):
+    for job in ledger_jobs():
         run_job(Ledger(root), job)
     names = {}
     for family in text_string_to_metric_families(metrics.LedgerCollector(Ledger(root)).text()):

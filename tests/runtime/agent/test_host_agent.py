@@ -118,7 +118,7 @@ def test_a_host_whose_disk_is_new_names_no_lease_as_it_did_before(devices, gatew
 
     def granted():
         layout.create(devices.ledger)
-        spool.make(devices.ledger)
+        (devices.ledger / spool.FOLDER).mkdir(parents=True)
         devices.start()
         until(lambda: devices.agent.agent("d0") is not None)
         with devices.lend():

@@ -254,7 +254,7 @@ def test_a_spool_is_merged_while_it_is_forwarded_and_through_kills_nothing_is_lo
     with LedgerWriter.open(root, wrote, "fleet-1") as writer:
         for n in range(3 * EPOCHS):
             writer.record(Power(device_id="r", t0_ns=n, t1_ns=n + 1, power_mw=n, source="other"), durable=True)
-    spool.make(root)
+    (root / spool.FOLDER).mkdir(parents=True)
     assert len(layout.epochs(root, wrote)) >= EPOCHS
     host.start()
     until(lambda: list(root.glob(f"compacted/{wrote}/*.json")))
