@@ -280,8 +280,7 @@ def _drivers(shown: _Content) -> None:
     change = data.changed(shown.scope, shown.bill, shown.before, shown.now, shown.chosen)
     before, now = (words.period(part.period) for part in (shown.before, shown.now))
     st.markdown(words.plain(f"{now}, compared with {before}: {changes.sentence(change)}"))
-    waterfall = charts.waterfall(steps(change, before, now))
-    escape.chart(waterfall, about="Cost of the period before, its changes, and now")
+    escape.chart(charts.waterfall(steps(change, before, now)), about="Cost of the period before, its changes, and now")
     st.caption(
         f"All chosen charges, rollouts and all else, amortized, {shown.scope.provenance}. The steps sum to the change. "
         "`rose changes` splits it by team, run or device."

@@ -116,9 +116,8 @@ def expected(
         raise PricingError(f"the month and earlier days have no charge of team {team!r}{did_you_mean(team, teams)}")
     rows = []
     for name in (None, *teams) if team is None else (team,):
-        spent_nano, _ = costs.spent(name)
         estimate = costs.forecast(name)
-        spent = Figures(costs.stamp).amount(spent_nano, AMORTIZED)
+        spent = Figures(costs.stamp).amount(costs.spent(name)[0], AMORTIZED)
         rows.append(Expected(team=name, month=month.label, spent=spent, forecast=_figure(costs.stamp, estimate)))
     return rows
 
