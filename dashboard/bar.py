@@ -34,11 +34,6 @@ class _Choice:
     about: str | None = None
 
 
-def requested_run() -> str:
-    """Return the run id that the address or the reader chose, or an empty text. The run may not exist."""
-    return _from_address()[0].run or ""
-
-
 def chosen() -> Link:
     return cast(Link, st.session_state.get(_LINK, Link()))
 
@@ -62,7 +57,7 @@ def show(ledger: Ledger, runs: list[Run], uses: Collection[str], no_run: str) ->
     """Draw the choices in `uses`. Return the names of ignored choices, escaped for Markdown."""
     st.session_state.pop(_CHANGED, None)
     choices = _choices(ledger, runs, no_run)
-    now, ignored = _from_address()
+    now, ignored = from_address()
     for name in ("run", "team"):
         if getattr(now, name) not in choices[name].texts:
             ignored.append(name)
@@ -79,7 +74,8 @@ def show(ledger: Ledger, runs: list[Run], uses: Collection[str], no_run: str) ->
     return ignored
 
 
-def _from_address() -> tuple[Link, list[str]]:
+def from_address() -> tuple[Link, list[str]]:
+    """Return the choices of the page's address, and the names of ignored ones. A chosen run may not exist."""
     query = {name: st.query_params.get_all(name) for name in st.query_params}
     if query == st.session_state.get(_QUERY) or (not query and _LINK in st.session_state):
         changed = {name: st.session_state[_key(name)] for name in CHOICES if _key(name) in st.session_state}
@@ -111,7 +107,7 @@ def _box(name: str, choice: _Choice, value: str | None) -> str | None:
 
 
 def _choices(ledger: Ledger, runs: list[Run], no_run: str) -> dict[str, _Choice]:
-    count = data.run_count(ledger)
+    count = runs[0].runs
     listed: dict[str | None, str] = {run.run_id: f"{run.name}, {words.minute(run.started_at)}" for run in runs}
     provenances = " ".join(f"{name}: {text}" for name, text in words.PROVENANCE_WORDS.items())
     return {

@@ -43,7 +43,7 @@ from rose.pricing.period import NS_PER_DAY, Period, month_at, nanoseconds, perio
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
-from rose.pricing.run.priced import PricedRun, priced, silent
+from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import tags_of
@@ -57,6 +57,7 @@ T = TypeVar("T")
 TTL_S = 600  # Cached answers live this long at most; a new event drops them at once.
 CHECKED_S = 10  # Seconds until a changed file is noticed; a new file is noticed at once.
 ROWS_MAX = 1000
+UNKNOWN_S, LEAST_S = 86_400, 300  #: Timeout without a known expiry, and the shortest one: long steps record nothing.
 SERVING_TARGET = Fraction(99, 100)
 _TEAM_TAGS = ("team", "serving_team")
 _UNITS = ((86_400, "days"), (3600, "h"), (10, "s"))
@@ -105,10 +106,7 @@ class Run:
     trace_time_scale: float | None
     expires_s: float | None  # Seconds of silence until the run expires; None: unknown.
     tags_json: str
-
-    @property
-    def is_of_fleet(self) -> bool:
-        return self.run_id == self.fleet_run_id
+    runs: int  # How many runs the ledger has.
 
     @property
     def tags(self) -> dict[str, str | None]:
@@ -116,13 +114,10 @@ class Run:
 
     @property
     def going_on(self) -> bool:
-        heard_us = nanoseconds(self.heard_at) // 1000
-        return self.status == "running" and not any(
-            silent(
-                status=self.status, provenance=provenance, heard_us=heard_us, expires_s=self.expires_s, now_us=utc_us()
-            )
-            for provenance in self.provenances
-        )
+        """Return whether the run has not ended. A live run must also have been heard of within its timeout."""
+        allowed_s = UNKNOWN_S if self.expires_s is None else max(self.expires_s, LEAST_S)
+        silent_us = utc_us() - nanoseconds(self.heard_at) // 1000
+        return self.status == "running" and ("live" not in self.provenances or silent_us <= allowed_s * 1_000_000)
 
     @property
     def whole(self) -> Window:
@@ -183,13 +178,7 @@ def _opened(root: str) -> Ledger:
 
 def runs(ledger: Ledger, run_id: str = "") -> list[Run]:
     """Return the newest runs, newest first, and the run `run_id`. Raises ReadError or LedgerError."""
-    return [Run(**row) for row in rows(ledger, "dashboard/runs", run_id=run_id).drop("runs").to_dicts()]
-
-
-def run_count(ledger: Ledger) -> int:
-    """Return how many runs the ledger has. Raises ReadError or LedgerError."""
-    counted = rows(ledger, "dashboard/runs", run_id="")
-    return int(counted["runs"][0]) if counted.height else 0
+    return [Run(**row) for row in rows(ledger, "dashboard/runs", run_id=run_id).to_dicts()]
 
 
 def span(ledger: Ledger) -> Period | None:
@@ -256,10 +245,8 @@ def _in_readable_units(frame: pl.DataFrame) -> pl.DataFrame:
         longest = frame[name].cast(pl.Float64).abs().max()
         longest_s = longest / 1e9 if isinstance(longest, float) else 0
         size, unit = next((one for one in _UNITS if longest_s >= one[0]), (0.001, "ms"))
-        value = (pl.col(name) / size / 1e9).round(3).alias(f"{name.removesuffix('_ns')} ({unit})")
-        frame = frame.with_columns(value).select(
-            [value.meta.output_name() if column == name else column for column in frame.columns]
-        )
+        value = (pl.col(name) / size / 1e9).round(3)
+        frame = frame.with_columns(value).rename({name: f"{name.removesuffix('_ns')} ({unit})"})
     return frame
 
 
@@ -304,15 +291,11 @@ def why(error: Exception) -> str:
     return _DAMAGED if isinstance(cause, duckdb.IOException | duckdb.InvalidInputException) else str(error)
 
 
+@st.cache_data(
+    ttl=CHECKED_S, max_entries=16, show_spinner=False, hash_funcs={Ledger: lambda own: f"{own.folder} {mark(own)}"}
+)
 def problems(ledger: Ledger) -> list[str]:
     """Return the problems of new or changed files. Verifies at most every CHECKED_S seconds. Raises LedgerError."""
-    return _problems(ledger, mark(ledger))
-
-
-@st.cache_data(
-    ttl=CHECKED_S, max_entries=16, show_spinner=False, hash_funcs={Ledger: lambda ledger: str(ledger.folder)}
-)
-def _problems(ledger: Ledger, mark: str) -> list[str]:
     return ledger.doubts
 
 
@@ -324,11 +307,9 @@ def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = N
         with ledger.connect() as connection:
             return pricebook.own_books(connection, run_id, period)
 
-    def cached() -> pricebook.Own:
-        return kept(own_books, ledger, "own books", run_id, period)
-
+    key = ledger, "own books", run_id, from_ns, to_ns
     try:
-        return pricebook.choose(ledger, run_id=run_id, period=period, own=cached)
+        return pricebook.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=lambda: kept(own_books, *key))
     except pricebook.NoPriceBookError:
         raise ReadError(_NO_PRICE_BOOK)
 
@@ -384,7 +365,7 @@ def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
         amount, rollout = "loaded_nano", pl.col("work") == "rollout"
     else:
         frame, amount, rollout = billed.frame, "cost_nano", pl.col("bucket").is_in(ROLLOUT_BUCKETS)
-    frame = charge_algebra.within(frame, part)
+    frame = frame.filter(charge_algebra.in_period(part))
     if chosen.team is not None:
         frame = frame.filter(pl.col("team") == chosen.team)
     return Spent(period=part, frame=frame.with_columns(amount_nano=pl.col(amount), rollout=rollout))
@@ -408,8 +389,8 @@ def promise(requests: pl.DataFrame) -> Promise:
 def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
     """Return the share of unused serving time that went to rollouts: rollout / (rollout + headroom + idle +
     `beyond_ns`). Return None without such time. `beyond_ns` is how long rollouts delayed serving."""
-    pools = charge_algebra.drill(frame.filter(kind="capacity"), ("pool", "bucket"))
-    ns = {row["bucket"]: int(row["ns"]) for row in pools if row["pool"] == "serving"}
+    serving = frame.filter(kind="capacity", pool="serving")
+    ns = dict(serving.group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))
     unused_ns += min(beyond_ns, ns.get("serving", 0))
     return Fraction(ns.get("rollout", 0), unused_ns) if unused_ns else None
@@ -491,5 +472,5 @@ def closes(ledger: Ledger) -> dict[str, list[Posting]]:
 def frozen(ledger: Ledger) -> tuple[tuple[str, int, int], ...]:
     """Return a cache key that changes when a file of a close changes."""
     home = ledger.folder / store.FOLDER
-    files = sorted(path for path in home.rglob("*") if path.is_file()) if home.exists() else []
+    files = sorted(path for path in home.rglob("*") if path.is_file())
     return tuple((str(path.relative_to(home)), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in files)

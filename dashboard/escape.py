@@ -1,8 +1,6 @@
 """Shows ledger text as plain text. A name must not load a page, imitate a heading, or run as a formula."""
 
-import io
 import re
-from csv import writer
 from typing import Any
 
 import altair as alt
@@ -76,6 +74,4 @@ def _cells(rows: pl.DataFrame) -> pl.DataFrame:
 def csv(frame: pl.DataFrame) -> str:
     """Return rows as CSV. Text that looks like a formula gets an apostrophe before it."""
     rows = frame.with_columns(pl.col(pl.String).str.replace(f"({FORMULA.pattern})", "'$1"))
-    head = io.StringIO()
-    writer(head, lineterminator="\n").writerow(csv_cells(frame.columns))
-    return head.getvalue() + rows.write_csv(include_header=False)
+    return rows.rename(dict(zip(frame.columns, csv_cells(frame.columns), strict=True))).write_csv()

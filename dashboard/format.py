@@ -11,7 +11,6 @@ from streamlit.elements.lib.column_types import ColumnConfig
 
 from dashboard import escape
 from dashboard.data import Run
-from rose.pricing.figures import Stamp
 from rose.pricing.money import format_usd
 from rose.pricing.period import NS_PER_DAY, Period, day_of
 
@@ -119,34 +118,19 @@ def money_column(label: str, amounts: Iterable[float | None]) -> ColumnConfig:
     return st.column_config.NumberColumn(f"{label} (USD)", format=f"%.{places}f")
 
 
-def number_column(values: Iterable[float | None], about: str | None = None) -> ColumnConfig:
-    """Return a number format that shows the smallest number with three significant digits."""
-    places = _places(values)
-    return st.column_config.NumberColumn(format="accounting" if places == 2 else f"%.{places}f", help=about)
-
-
 def column(values: pl.Series) -> ColumnConfig:
-    """Return the format that fits a column's name and type."""
+    """Return the format that fits a column's name and type: of the smallest fraction, three significant digits."""
     if values.name.endswith("share"):
         return st.column_config.NumberColumn(format="%.2f%%")
     if values.dtype.is_integer():
         return st.column_config.NumberColumn(format="localized")
-    return number_column(values.to_list())
+    places = _places(values)
+    return st.column_config.NumberColumn(format="accounting" if places == 2 else f"%.{places}f")
 
 
 def _places(values: Iterable[float | None]) -> int:
     sizes = [Decimal(abs(value)).adjusted() for value in values if value]
     return max(2, min(2 - min(sizes), 6 - max(sizes))) if sizes else 2
-
-
-def stamp(stamped: Stamp) -> str:
-    """Return the currency, period, provenance and price book as Markdown."""
-    begin, end = (stamped.to_json()["period"][name][:19].replace("T", " ") for name in ("from", "to"))
-    return (
-        f"All amounts in {stamped.currency}. Period {begin} to {end} UTC. Provenance: {stamped.provenance}. "
-        f"{escape.markdown(stamped.book.line)}. "
-        + ("Ledger verified." if stamped.verified else "**UNVERIFIED LEDGER: do not rely on these figures.**")
-    )
 
 
 def plain(text: str) -> str:

@@ -56,7 +56,7 @@ def page(
 
     def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
-        first = next((run for run in runs if (run.judged if judged else run.is_of_fleet)), runs[0])
+        first = next((run for run in runs if (run.judged if judged else run.run_id == run.fleet_run_id)), runs[0])
         run = next((run for run in runs if run.run_id == chosen), first)
         before = (run.status, run.going_on)
 
@@ -98,7 +98,7 @@ def _draw(
     with errors_shown():
         ledger = data.opened()
         with errors_shown():
-            runs = data.runs(ledger, bar.requested_run())
+            runs = data.runs(ledger, bar.from_address()[0].run or "")
             if runs and (ignored := bar.show(ledger, runs, uses, no_run)):
                 st.warning(f"Unknown in this ledger, and left out: {', '.join(ignored)}.")
             if runs:
@@ -185,12 +185,16 @@ def banner(provenance: str) -> None:
 
 
 def stamp(stamped: Stamp) -> None:
+    """Show the currency, period, provenance and price book, and warn of example prices."""
     if stamped.book.example:
         name = escape.markdown(stamped.book.text)
         st.warning(
             f"**{EXAMPLE_PRICES}.** The price book {name} has example prices: no amount on this page is your cost."
         )
-    st.caption(words.plain(words.stamp(stamped)))
+    begin, end = (stamped.to_json()["period"][name][:19].replace("T", " ") for name in ("from", "to"))
+    checked = "Ledger verified." if stamped.verified else "**UNVERIFIED LEDGER: do not rely on these figures.**"
+    text = f"All amounts in {stamped.currency}. Period {begin} to {end} UTC. Provenance: {stamped.provenance}. "
+    st.caption(words.plain(f"{text}{escape.markdown(stamped.book.line)}. {checked}"))
 
 
 def scope(ledger: Ledger) -> Scope | None:

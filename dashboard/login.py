@@ -6,11 +6,11 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import streamlit as st
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from streamlit.navigation.page import StreamlitPage
 
 from rose import private_files
@@ -41,6 +41,10 @@ def _web_address(value: str) -> str:
     return value
 
 
+def _lower_address(entry: str) -> str:
+    return entry.lower() if "@" in entry else entry
+
+
 def _callback(value: str) -> str:
     if not urlsplit(_web_address(value)).path.endswith(CALLBACK):
         raise ValueError(f"must end in {CALLBACK}, where the dashboard waits for the provider's answer")
@@ -67,12 +71,7 @@ class Login(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     auth: Auth
-    allow: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _lower(self) -> Self:
-        self.allow = [entry.lower() if "@" in entry else entry for entry in self.allow]
-        return self
+    allow: list[Annotated[str, Field(min_length=1), AfterValidator(_lower_address)]] = Field(min_length=1)
 
     def name_of(self, claims: Mapping[str, object]) -> str | None:
         """Return a person's name, or None without access. Unverified addresses and tokens of other clients are void."""

@@ -15,7 +15,7 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges
 from rose.pricing.charges.pricing import COLUMNS
-from rose.pricing.closing import close, store
+from rose.pricing.closing import close
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.period import Period, naive, of_month
 from rose.pricing.price_books import pricebook
@@ -68,20 +68,19 @@ def make(root: Path, devices: int) -> int:
             verified=True,
             book=book,
         )
-        posting, contents = close.make_posting(
-            close_id=f"{period.label}-live-1",
-            number=0,
-            priced=priced,
-            frame=priced.frame,
-            rows_file=store.CHARGES_FILE,
-            more_files={close.BOOK_FILE: book.text.encode()},
-            book_file=close.BOOK_FILE,
-            watermark={},
-            posted_us=period.to_ns // 1000,
-            by="benchmark",
-        )
         with Ledger(root).lock("closing"):
-            store.post(Ledger(root), posting, contents)
+            close.post(
+                Ledger(root),
+                close_id=f"{period.label}-live-1",
+                number=0,
+                priced=priced,
+                frame=priced.frame,
+                more_files={close.BOOK_FILE: book.text.encode()},
+                book_file=close.BOOK_FILE,
+                watermark={},
+                posted_us=period.to_ns // 1000,
+                by="benchmark",
+            )
         rows += priced.frame.height
     return rows
 

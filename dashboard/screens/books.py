@@ -52,8 +52,8 @@ def _closes(ledger: Ledger) -> None:
     visible = {
         close_id: [entry for entry in entries if as_of_ns is None or entry.posted_ns <= as_of_ns]
         for close_id, entries in posted.items()
+        if as_of_ns is None or entries[0].posted_ns <= as_of_ns
     }
-    visible = {close_id: entries for close_id, entries in visible.items() if entries}
     source = "events of the ledger's writer `closing`; a close never changes; what is found later becomes a correction"
     frame.elements(closing_tables.closes(visible), source)
     left, middle, right = st.columns(3)
@@ -134,8 +134,7 @@ def _period(scope: Scope) -> None:
 def _month(scope: Scope) -> None:
     label = scope.period.label
     st.header(f"What will {label} cost?")
-    for forecast in budget.forecast_tables(data.expected(scope)):
-        frame.pricing_table(forecast, "charges of the ledger")
+    frame.elements(budget.forecast_tables(data.expected(scope)), "charges of the ledger", titles=False)
     st.subheader("Will it stay within its budgets?")
     budgets = data.budgets(scope)
     if budgets:

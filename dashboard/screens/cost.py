@@ -166,14 +166,14 @@ def _take(spent: pl.DataFrame, billed: Bill) -> None:
     terms = {
         "currency": stamp.currency,
         "view": bar.chosen().view,
-        "verified": billed.verified,
+        "verified": stamp.verified,
         "price_book": stamp.book.text,
         "price_book_chosen": stamp.book.chosen,
         "example_prices": stamp.book.example,
     }
     charges = spent.drop("rollout").with_columns(pl.lit(value).alias(name) for name, value in terms.items())
     st.markdown("All charges of this page, with their payers and events:")
-    name = f"rose-{billed.provenance}-{billed.period.label}.csv"
+    name = f"rose-{stamp.provenance}-{billed.period.label}.csv"
     frame.download_button("Download charges (CSV)", lambda: escape.csv(charges), name, "text/csv")
 
 

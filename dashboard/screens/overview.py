@@ -28,7 +28,6 @@ from rose.pricing.stats.verdict import Promise
 from rose.pricing.watch.budget import TeamBudget
 
 _RUNS_MAX = 8  # Savings of more runs are computed only after a click.
-_CARDS = ("cost", "saved", "harvest", "budget", "serving", "trust")
 _SEEN_SHARE = 0.001  # A smaller share of the whole is invisible.
 _BADGES: dict[bool | None, tuple[str, Literal["green", "red", "orange"]]] = {
     True: (":material/check:", "green"),
@@ -58,20 +57,20 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
         return
     period, provenance = charged
     stamp, sentence = st.container(), st.empty()  # Savings come last: they price whole runs.
-    places = [place.empty() for _ in range(2) for place in st.columns(3)]
-    slots, below = dict(zip(_CARDS, places, strict=True)), st.container()
+    cost, saving, harvest, budget, serving, trust = (place.empty() for _ in range(2) for place in st.columns(3))
+    below = st.container()
     within = {"from_ns": period.from_ns, "to_ns": period.to_ns}
     promise = data.promise(data.rows(ledger, "dashboard/slo_daily", provenance=provenance, **within))
-    _serving_card(slots["serving"], promise)
-    _trust_card(slots["trust"], ledger)
+    _serving_card(serving, promise)
+    _trust_card(trust, ledger)
     book = data.price_book(ledger, period=period)
     scope = Scope(ledger=ledger, period=period, book=book, provenance=provenance)
     billed = data.bill_with_history(scope)
     shown = _read(scope, billed, promise, bar.chosen())
     sentence.markdown(_sentence(shown, None))
-    _cost_card(slots["cost"], shown)
-    _harvest_card(slots["harvest"], shown)
-    _budget_card(slots["budget"], shown)
+    _cost_card(cost, shown)
+    _harvest_card(harvest, shown)
+    _budget_card(budget, shown)
     with stamp:
         frame.stamp(replace(billed.stamp, from_ns=scope.period.from_ns, to_ns=scope.period.to_ns))
     _days(shown)
@@ -83,13 +82,13 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     st.markdown(words.plain(lines or "Nothing: the ledger verifies, and no issue is open."))
     why = "No run of this period has enough data; the page Borrowing says what is missing."
     saved = None
-    with slots["saved"].container(), st.spinner("Computing the savings of borrowing …"):
+    with saving.container(), st.spinner("Computing the savings of borrowing …"):
         try:
             saved = _saving(shown, _saved(shown, below))
         except UserError as error:
             why = str(error)
     cash, about, clause = saved or (None, why, None)
-    _card(slots["saved"], "Borrowing saved", cash, about)
+    _card(saving, "Borrowing saved", cash, about)
     sentence.markdown(_sentence(shown, clause))
 
 
@@ -145,13 +144,13 @@ def _cost_card(place: Place, shown: _Content) -> None:
 
 
 def _harvest_card(place: Place, shown: _Content) -> None:
-    frame = charge_algebra.within(shown.bill.frame, shown.scope.period)
+    frame = shown.bill.frame.filter(charge_algebra.in_period(shown.scope.period))
     share, times = data.harvest(frame), data.serving_time(shown.scope)
     of_alone = "unknown, since events of this period were archived"
     if times is not None:
         of_alone = words.percent(data.harvest(frame, times["delayed_ns"])) or "unknown"
     earlier = period_before(shown.scope.period)
-    before = None if shown.before is None else data.harvest(charge_algebra.within(shown.bill.frame, earlier))
+    before = None if shown.before is None else data.harvest(shown.bill.frame.filter(charge_algebra.in_period(earlier)))
     about = "share of unused serving time that rollouts used; whole fleet. "
     about += f"Of the time that serving alone would leave: {of_alone}. "
     if times is not None and times["withheld_idle_ns"]:
@@ -280,16 +279,14 @@ def _drivers(shown: _Content) -> None:
         return
     change = data.changed(shown.scope, shown.bill, shown.before, shown.now, shown.chosen)
     before, now = (words.period(part.period) for part in (shown.before, shown.now))
-    text = changes.sentence(change)
-    st.markdown(words.plain(f"{now}, compared with {before}: {text}"))
-    chart = charts.waterfall(steps(change, before, now))
-    escape.chart(chart, about="Cost of the period before, its changes, and now")
+    st.markdown(words.plain(f"{now}, compared with {before}: {changes.sentence(change)}"))
+    escape.chart(charts.waterfall(steps(change, before, now)), about="Cost of the period before, its changes, and now")
     st.caption(
-        f"All chosen charges, rollouts and all else, amortized, {shown.bill.provenance}. The steps sum to the change. "
+        f"All chosen charges, rollouts and all else, amortized, {shown.scope.provenance}. The steps sum to the change. "
         "`rose changes` splits it by team, run or device."
     )
     with st.expander("By team"):
-        frame.pricing_table(changes.table(change), f"charges, amortized, {shown.bill.provenance}")
+        frame.pricing_table(changes.table(change), f"charges, amortized, {shown.scope.provenance}")
 
 
 def steps(change: Changes, before: str, now: str) -> list[tuple[str, int, bool]]:
@@ -321,15 +318,14 @@ def _teams(shown: _Content) -> None:
             "for rollouts": [rollouts.get(row["team"], 0) / 1e9 for row in whole],
         }
     )
-
-    def pick(row: int | None) -> None:
-        bar.choose(team=None if row is None else table["team"][row])
-
     amounts = [*table["cost"], *table["for rollouts"]]
     priced = {name: words.money_column(name, amounts) for name in ("cost", "for rollouts")}
     source = f"charges by the tags of runs, {shown.bill.stamp}. Click a team to see it alone."
-    frame.table(table, source, priced, name="teams", on_pick=pick)
-    if table["team"].to_list() == [charge_algebra.UNALLOCATED]:
+    teams = table["team"].to_list()
+    frame.table(
+        table, source, priced, name="teams", on_pick=lambda row: bar.choose(team=None if row is None else teams[row])
+    )
+    if teams == [charge_algebra.UNALLOCATED]:
         st.info('No run has a team tag. Start runs with one: `tags = {"team": "research"}`.')
 
 
@@ -343,14 +339,12 @@ def _issues(shown: _Content) -> Iterator[str]:
     for row in shown.budgets:
         if int(row.left.value or 0) < 0:
             yield f"**Over budget**: {escape.markdown(f'{row.team}, {row.spent.text} of {row.budget.text}')}."
-    entries: list[alerts.AlertRecord] = []
     try:
-        entries = alerts.entries(ledger)
+        for entry in alerts.entries(ledger):
+            if entry.error is not None:
+                yield f"**Alert not delivered**: {escape.markdown(f'{entry.title} to {entry.to}: {entry.error}')}"
     except UserError as error:
         yield f"Delivery of alerts is unknown: {escape.prose(str(error))}"
-    for entry in entries:
-        if entry.error is not None:
-            yield f"**Alert not delivered**: {escape.markdown(f'{entry.title} to {entry.to}: {entry.error}')}"
     for month in data.not_closed(ledger, shown.scope.provenance):
         label = month.label
         yield f"**{label} is not closed**: its cost may still change. `rose books close --period {label}` closes it."

@@ -9,7 +9,6 @@ from dashboard import format as words
 from dashboard.data import Run
 from rose.ledger.ledger import Ledger
 from rose.pricing.answers import run_report
-from rose.pricing.answers.run_report import Report
 
 _COLUMNS = (
     "name status started_at ended_at steps accepted_share trajectories output_tokens leases preemptions syncs "
@@ -30,12 +29,9 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     st.caption(f"{escape.markdown(tags)}. {words.trace(run)}")
 
     with st.spinner("Pricing the run …"):
-        book = data.price_book(ledger, run)
-
-        def build() -> Report:
-            return run_report.build(ledger, run.run_id, book)
-
-        priced = data.kept(build, ledger, "report", run.run_id, *data.book_key(book))
+        run_id, book = run.run_id, data.price_book(ledger, run)
+        key = "report", run_id, *data.book_key(book)
+        priced = data.kept(lambda: run_report.build(ledger, run_id, book), ledger, *key)
     frame.stamp(priced.stamp)
     name = f"rose-{run.run_id}.json"
     frame.download_button("Download JSON", lambda: json.dumps(priced.to_json(), indent=2), name, "application/json")
@@ -49,12 +45,9 @@ def _list(ledger: Ledger) -> bool:
         return False
     for provenance in table["provenance"].unique().sort().to_list():
         frame.banner(str(provenance))
-
-    def pick(row: int | None) -> None:
-        bar.choose(run=None if row is None else table["run_id"][row])
-
     source = "`rose query run_overview`, newest first, times in UTC. Click a run for its cost report."
-    frame.table(table, source, name="runs", on_pick=pick)
+    ids = table["run_id"]
+    frame.table(table, source, name="runs", on_pick=lambda row: bar.choose(run=None if row is None else ids[row]))
     return True
 
 

@@ -28,6 +28,7 @@ from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing import query
 from rose.pricing.money import format_usd
+from rose.pricing.period import month_at
 from rose.pricing.stats.verdict import Promise
 from rose.pricing.watch import budget
 from rose.private_files import open_to_others
@@ -295,13 +296,11 @@ def _settle(
             )
 
 
-def _budgets(ledger: Ledger, config: AlertsConfig, rule: BudgetRule, now_us: int) -> Outcome:
-    month = budget.current_month(now_us)
-    rows = []
-    if budget.budgets(ledger, month):
-        rows = budget.show(ledger, month, config.price_book, provenance=config.provenance, now_us=now_us)
-    alerts = []
-    for row in rows:
+def _budgets(ledger: Ledger, config: AlertsConfig, rule: BudgetRule, now_us: int) -> Iterator[Alert]:
+    month = month_at(1000 * now_us)
+    if not budget.budgets(ledger, month):
+        return
+    for row in budget.show(ledger, month, config.price_book, provenance=config.provenance, now_us=now_us):
         key = f"{rule.name}/{row.month}/{row.team}"
         whole_nano, spent_nano = int(row.budget.value or 0), int(row.spent.value or 0)
         whole, spent = (format_usd(nano) for nano in (whole_nano, spent_nano))
@@ -309,16 +308,15 @@ def _budgets(ledger: Ledger, config: AlertsConfig, rule: BudgetRule, now_us: int
         # Any spending reaches a budget of nothing.
         if reached := [at for at in rule.at if 0 < spent_nano >= Fraction(str(at)) * whole_nano]:
             title = f"{row.team} has spent {max(reached):.0%} of its budget for {row.month}"
-            alerts.append(Alert(key=f"{key}/spent", title=title, text=text, level=round(1000 * max(reached))))
+            yield Alert(key=f"{key}/spent", title=title, text=text, level=round(1000 * max(reached)))
         forecast_nano = int(row.forecast.value or 0)
         if rule.forecast and forecast_nano > whole_nano >= spent_nano:
             title = f"{row.team} is forecast to exceed its budget for {row.month}"
             text += f" The forecast for the month is {row.forecast.text}, 95% {row.forecast.short_interval}."
-            alerts.append(Alert(key=f"{key}/forecast", title=title, text=text))
-    return Outcome(rule=rule, alerts=tuple(alerts))
+            yield Alert(key=f"{key}/forecast", title=title, text=text)
 
 
-def _serving(ledger: Ledger, config: AlertsConfig, rule: ServingRule, now_us: int) -> Outcome:
+def _serving(ledger: Ledger, config: AlertsConfig, rule: ServingRule, now_us: int) -> Iterator[Alert]:
     from_us = now_us - rule.hours * 3_600_000_000
     with ledger.connect() as connection:
         query.set_variables(connection, provenance=config.provenance, from_ns=from_us * 1000, to_ns=now_us * 1000)
@@ -327,36 +325,32 @@ def _serving(ledger: Ledger, config: AlertsConfig, rule: ServingRule, now_us: in
     # The target as written: exactly the target is no miss.
     seen = Promise(late=requests - kept, requests=requests, target=Fraction(str(rule.target)))
     if seen.kept is None:
-        return Outcome(rule=rule, unknown=f"since {since}, {seen.text}")
-    alert = Alert(
-        key=f"{rule.name}/kept",
-        title=f"serving kept {kept / requests:.2%} of its promises, target {rule.target:.2%}",
-        text=f"Since {since}: {seen.text}.",
-    )
-    return Outcome(rule=rule, alerts=() if seen.kept else (alert,))
+        raise AlertsError(f"since {since}, {seen.text}")
+    if not seen.kept:
+        title = f"serving kept {kept / requests:.2%} of its promises, target {rule.target:.2%}"
+        yield Alert(key=f"{rule.name}/kept", title=title, text=f"Since {since}: {seen.text}.")
 
 
-def _ledger(ledger: Ledger, rule: LedgerRule, now_us: int) -> Outcome:
+def _ledger(ledger: Ledger, rule: LedgerRule, now_us: int) -> Iterator[Alert]:
     last = verified.state(ledger.folder)
-    alerts = []
     if last is not None and last.problems:
         title, text = f"the ledger has {last.problems} problems", "Do not trust its figures. Run `rose ledger verify`."
-        alerts.append(Alert(key=f"{rule.name}/problems", title=title, text=text, level=last.problems))
+        yield Alert(key=f"{rule.name}/problems", title=title, text=text, level=last.problems)
     if last is None or now_us - last.until_us > rule.hours * 3_600_000_000:
         since = "never" if last is None else f"not since {iso(last.until_us)[:19]}Z"
         text = "Run `rose ledger verify`, or `rose jobs serve`."
-        alerts.append(Alert(key=f"{rule.name}/stale", title=f"the ledger was verified {since}", text=text))
-    return Outcome(rule=rule, alerts=tuple(alerts))
+        yield Alert(key=f"{rule.name}/stale", title=f"the ledger was verified {since}", text=text)
 
 
 def _look(ledger: Ledger, config: AlertsConfig, rule: AnyRule, now_us: int) -> Outcome:
     try:
         match rule:
             case BudgetRule():
-                return _budgets(ledger, config, rule, now_us)
+                alerts = _budgets(ledger, config, rule, now_us)
             case ServingRule():
-                return _serving(ledger, config, rule, now_us)
+                alerts = _serving(ledger, config, rule, now_us)
             case LedgerRule():
-                return _ledger(ledger, rule, now_us)
+                alerts = _ledger(ledger, rule, now_us)
+        return Outcome(rule=rule, alerts=tuple(alerts))
     except UserError as error:
         return Outcome(rule=rule, unknown=str(error))

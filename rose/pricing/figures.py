@@ -114,9 +114,9 @@ class Figure:
         return _text(self.value, self.unit)
 
     @property
-    def interval_text(self) -> str:
+    def short_interval(self) -> str:
         if self.low is None:
-            return ""
+            return "-"
         return f"{_text(self.low, self.unit)} to {'unbounded' if self.high is None else _text(self.high, self.unit)}"
 
     @property
@@ -126,10 +126,6 @@ class Figure:
     @property
     def marked_short_text(self) -> str:
         return self.short_text + ("" if self.value is None else _MARKS.get(self.basis, ""))
-
-    @property
-    def short_interval(self) -> str:
-        return self.interval_text or "-"
 
     def to_json(self) -> dict[str, Any]:
         names = ("value", "unit", "view", "basis", "why", "low", "high", "no_interval", "text")
@@ -143,22 +139,16 @@ class _Shown(TypedDict, total=False):
     no_interval: str | None
 
 
-class _Money(_Shown, total=False):
-    per: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class Figures:
     stamp: Stamp
 
-    def money(self, usd: Fraction | None, view: str, **shown: Unpack[_Money]) -> Figure:
-        return self.amount(None if usd is None else nano_usd_of(usd), view, **shown)
+    def money(self, usd: Fraction | None, view: str, *, per: str | None = None, **shown: Unpack[_Shown]) -> Figure:
+        return self.amount(None if usd is None else nano_usd_of(usd), view, per=per, **shown)
 
-    def amount(self, nano_usd: int | None, view: str, **shown: Unpack[_Money]) -> Figure:
+    def amount(self, nano_usd: int | None, view: str, *, per: str | None = None, **shown: Unpack[_Shown]) -> Figure:
         """Return a figure of whole nano-dollars. If `shown` has an `interval`, that is in dollars."""
-        per = shown.pop("per", None)
-        unit = "nano_usd" if per is None else f"nano_usd/{per}"
-        figure = self._figure(nano_usd, unit, view, shown)
+        figure = self._figure(nano_usd, "nano_usd" if per is None else f"nano_usd/{per}", view, shown)
         low, high = (None if end is None else round(end * NANO_USD_PER_USD) for end in (figure.low, figure.high))
         return replace(figure, low=low, high=high)
 

@@ -36,7 +36,7 @@ class Period:
             return f"{begin:%Y-%m-%d}"
         if self.to_ns == self.from_ns + NS_PER_HOUR:
             return f"{begin:%Y-%m-%dT%H}"
-        return f"{_short(begin)}-to-{_short(end)}"
+        return f"{hour_text(self.from_ns)}-to-{hour_text(self.to_ns)}"
 
     def overlaps(self, other: Period) -> bool:
         return self.from_ns < other.to_ns and other.from_ns < self.to_ns
@@ -97,34 +97,13 @@ def naive(ns: int) -> datetime:
 
 def hour_text(ns: int) -> str:
     """Return an hour such as `2026-11-01T05`, or `2026-11-01` for midnight."""
-    return _short(moment(ns))
+    at = moment(ns)
+    return f"{at:%Y-%m-%d}" if at.hour == 0 else f"{at:%Y-%m-%dT%H}"
 
 
 def day_of(ns: int) -> date:
     return moment(ns).date()
 
 
-def of_hours(first_ns: int, last_ns: int) -> Period:
-    return Period(first_ns, last_ns + NS_PER_HOUR)
-
-
-def of_day(day: date) -> Period:
-    begin_ns = nanoseconds(datetime(day.year, day.month, day.day, tzinfo=UTC))
-    return Period(begin_ns, begin_ns + NS_PER_DAY)
-
-
-def without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a span, [from, to), that no taken span covers."""
-    at_ns, end_ns = span_ns
-    for from_ns, to_ns in sorted([*taken_ns, (end_ns, end_ns)]):
-        if at_ns < min(from_ns, end_ns):
-            yield at_ns, min(from_ns, end_ns)
-        at_ns = max(at_ns, to_ns)
-
-
 def _next_month(begin: datetime) -> datetime:
     return begin.replace(year=begin.year + begin.month // 12, month=begin.month % 12 + 1)
-
-
-def _short(at: datetime) -> str:
-    return f"{at:%Y-%m-%d}" if at.hour == 0 else f"{at:%Y-%m-%dT%H}"

@@ -36,7 +36,7 @@ class Column:
 class Table:
     """A table of text, numbers, Figures and None. `view` and `stamp` apply to all figures. `footer` has totals.
 
-    If `grouped`, a repeated first cell is shown only once. `marks` are by row number. `name` names the sheet in Excel.
+    If `grouped`, a repeated first cell is shown only once. `marks` are by row number.
     Raises ValueError if a row does not have one cell for each column."""
 
     title: str
@@ -49,7 +49,6 @@ class Table:
     marks: Mapping[int, Mark] = field(default_factory=dict)
     grouped: bool = False
     header: bool = True
-    name: str = ""
 
     def __post_init__(self) -> None:
         for row in (*self.rows, *self.footer):
@@ -173,9 +172,6 @@ class Section:
         part = self.parts[name]
         assert isinstance(part, Paragraph)
         return part
-
-    def text(self, name: str) -> str:
-        return " ".join(self.paragraph(name).lines)
 
     def figure(self, name: str, key: str, column: str = "value") -> Figure:
         cell = self.table(name).row(key)[column]

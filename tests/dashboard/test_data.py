@@ -3,6 +3,7 @@ import subprocess
 import sys
 import weakref
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,22 @@ def test_bins_lose_nothing_are_few_and_two_windows_are_the_whole(ended: Path, ru
         parts = (Window(run.whole.from_ns, middle_ns), Window(middle_ns, run.whole.to_ns))
         summed = sum(int(drawn(ended, query, part)[amount].sum()) for part in parts)
         assert summed == drawn(ended, query, run.whole)[amount].sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("expires_s", "allowed_s"),
+    [(None, data.UNKNOWN_S), (60.0, data.LEAST_S), (7200.0, 7200)],
+    ids=["unknown", "short", "long"],
+)
+def test_a_live_run_may_be_silent_for_as_long_as_it_says(
+    run: data.Run, expires_s: float | None, allowed_s: int
+) -> None:
+    live = replace(run, status="running", provenances=["live"], expires_s=expires_s)
+    for after_s, goes_on in ((allowed_s - 60, True), (allowed_s + 1, False)):
+        heard_at = datetime.now(UTC) - timedelta(seconds=after_s)
+        assert replace(live, heard_at=heard_at).going_on is goes_on
+        assert not replace(live, heard_at=heard_at, status="ended").going_on
+        assert replace(live, heard_at=heard_at, provenances=["replay"]).going_on
 
 
 def test_an_open_lease_is_drawn_to_its_expiry_or_the_newest_event(tmp_path: Path, kit: Any) -> None:

@@ -125,7 +125,7 @@ def test_the_overview_has_pricing_s_figures(ended: Path, frame: pl.DataFrame, dr
     }
     text = page_text(app)
     assert f"Of the time that serving alone would leave: {share:.1%}." in text
-    assert f"95% {saved.interval_text}" in text
+    assert f"95% {saved.short_interval}" in text
     assert f"Rollouts cost **{format_usd(rollout_nano(frame))}** in 2026-06" in text.replace("\\", "")
     assert "Serving missed its target" in text
     assert "nothing is charged in 2026-05" in text
@@ -203,7 +203,7 @@ def test_borrowing_and_cost_per_correct_have_every_answer_of_pricing(ended: Path
         sections, answers = risk.sections(run), answers_report.sections(run)
     for name in ("price", "provision", "compare", "spikes", "risk"):
         shows(borrowing, Section({key: part for key, part in sections[name].parts.items() if key != "saves"}))
-    assert sections["risk"].text("saves") in page_text(borrowing)
+    assert sections["risk"].paragraph("saves").text in page_text(borrowing)
     headline = answers["cost"].figure("headline", THOUSAND)
     assert values(cost_per_correct) == {THOUSAND: headline.text}
     for section in answers.values():

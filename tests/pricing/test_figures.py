@@ -40,8 +40,8 @@ def test_a_figure_that_is_not_known_says_why_and_is_never_zero() -> None:
 def test_money_is_whole_nano_dollars_and_its_interval_too() -> None:
     figure = MAKE.money(Fraction(1, 3), AMORTIZED, interval=Interval(low=0.25, high=None))
     assert (figure.value, figure.low, figure.high) == (333_333_333, 250_000_000, None)
-    assert figure.interval_text == "$0.250 to unbounded"
-    assert MAKE.money(Fraction(1), AMORTIZED).interval_text == ""
+    assert figure.short_interval == "$0.250 to unbounded"
+    assert MAKE.money(Fraction(1), AMORTIZED).short_interval == "-"
 
 
 def test_what_goes_with_every_figure() -> None:

@@ -223,7 +223,7 @@ def build(
         raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")
     now = bill(ledger, period, price_book, provenance=provenance)
     try:
-        was = bill(ledger, earlier, price_book, provenance=now.provenance)
+        was = bill(ledger, earlier, price_book, provenance=now.stamp.provenance)
         frame, stamp = was.frame, was.stamp
     except NothingChargedError:
         if before is not None:

@@ -39,6 +39,7 @@ _QUERIES: dict[str, tuple[type[LedgerQuery], str]] = {
     "/report": (questions.ReportQuery, "Return the cost report of a run."),
     "/trust": (questions.TrustQuery, "Return whether a ledger is sound, and when it was last verified."),
 }
+_FAILURES = (RequestValidationError, HTTPException, UserError, duckdb.Error, OSError)
 _TEXT_MAX = 500
 
 
@@ -52,13 +53,7 @@ def application(
         redoc_url=None,
         redirect_slashes=False,
         dependencies=[Depends(HTTPBearer(auto_error=False))],  # The guard asks for the token; this describes it.
-        exception_handlers={
-            RequestValidationError: _wrong_parameter,
-            UserError: _refused,
-            duckdb.Error: _unreadable,
-            OSError: _unreadable,
-            HTTPException: _refused_by_http,
-        },
+        exception_handlers=dict.fromkeys(_FAILURES, _failed),
     )
     making = threading.Lock()  # Answers are made one at a time: each may take much of the memory.
     kept: list[tuple[float, bytes]] = []
@@ -158,8 +153,21 @@ def _stopped(request: Request, token: str | None) -> Response | None:
     return _error(401, "send the token as `Authorization: Bearer TOKEN`", {"WWW-Authenticate": "Bearer"})
 
 
-async def _wrong_parameter(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+async def _failed(request: Request, error: Exception) -> Response:
+    match error:
+        case RequestValidationError():
+            return _wrong_parameter(request, error)
+        case HTTPException():
+            known = ", ".join((*_QUERIES, "/metrics", _OPEN_PATH, "/openapi.json"))
+            texts = {404: f"unknown path {request.scope['path']}; known paths: {known}", 405: "only GET is answered"}
+            return _error(error.status_code, texts.get(error.status_code, error.detail), dict(error.headers or {}))
+        case UserError():
+            return _error(questions.status_of(error), str(error))
+    text = next(iter(str(error).splitlines()), type(error).__name__)
+    return _error(503, f"the ledger cannot be read: {layout.unreadable(text)}")
+
+
+def _wrong_parameter(request: Request, error: RequestValidationError) -> Response:
     fault = error.errors()[0]
     name = str(fault["loc"][1])[:_TEXT_MAX]
     if fault["type"] == "extra_forbidden":
@@ -167,20 +175,3 @@ async def _wrong_parameter(request: Request, error: Exception) -> Response:
         return _error(400, f"unknown parameter {name!r}{did_you_mean(name, known)}")
     text = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     return _error(400, f"parameter {name} is {request.query_params.get(name, '')[:_TEXT_MAX]!r}: {text}")
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, UserError)
-    return _error(questions.status_of(error), str(error))
-
-
-async def _unreadable(request: Request, error: Exception) -> Response:
-    text = next(iter(str(error).splitlines()), type(error).__name__)
-    return _error(503, f"the ledger cannot be read: {layout.unreadable(text)}")
-
-
-async def _refused_by_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    known = ", ".join((*_QUERIES, "/metrics", _OPEN_PATH, "/openapi.json"))
-    texts = {404: f"unknown path {request.scope['path']}; known paths: {known}", 405: "only GET is answered"}
-    return _error(error.status_code, texts.get(error.status_code, error.detail), dict(error.headers or {}))

@@ -4,7 +4,8 @@ Each of the most expensive teams and runs has its own series; `__other__` is the
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import replace
 
 import duckdb
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
@@ -19,7 +20,7 @@ from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, NothingChargedError, PricingError
 from rose.pricing.period import Period, month_at
 from rose.pricing.query import rows, set_variables
-from rose.pricing.spend.cost import Cost, Question
+from rose.pricing.spend.cost import Cost, Question, ask
 from rose.pricing.spend.saved import ENDS, Saved
 from rose.pricing.watch import budget
 
@@ -64,123 +65,102 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
 }
 
 Run = tuple[str, str]
-
-
-class Samples:
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._gauges = {
-            name: Gauge(name, about, labels, registry=self.registry) for name, (labels, about) in METRICS.items()
-        }
-
-    def add(self, name: str, labels: Sequence[str], value: float | None) -> None:
-        if value is not None:
-            gauge = self._gauges[name]
-            (gauge.labels(*labels) if labels else gauge).set(value)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    cost: Cost  #: By team, run, pool and bucket.
-    loaded: Cost  #: By team and run, fully loaded.
-    saved: Saved | None
-    accepted: Mapping[str, int]  #: By run.
-    requests: int
-    missed: int
+Sample = tuple[str, tuple[str, ...], float | None]  #: A metric, its labels and its value. None is not shown.
 
 
 def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
     """Return the figures of the month of `now_ns`. A ledger that cannot be priced has `rose_cost_up` 0 and no costs."""
-    samples, month = Samples(), month_at(now_ns)
+    samples: list[Sample] = []
+    month = month_at(now_ns)
     for one in served:
-        try:
+        own, up = (one.name,), 0
+        with suppress(UserError, duckdb.Error, OSError):
             checked, last = one.ledger.verify(), verified.state(one.ledger.folder)
-            samples.add("rose_ledger_sound", [one.name], checked.ok)
-            samples.add("rose_ledger_problems", [one.name], len(checked.problems))
+            samples.append(("rose_ledger_sound", own, checked.ok))
+            samples.append(("rose_ledger_problems", own, len(checked.problems)))
             if last is not None:
-                samples.add("rose_ledger_verified_timestamp_seconds", [one.name], last.until_us / 1e6)
+                samples.append(("rose_ledger_verified_timestamp_seconds", own, last.until_us / 1e6))
             # Read before any is added: figures of half a ledger would look whole.
-            facts = {name: _read(one, month, name, now_ns) for name in provenances(one.ledger, month)}
-            for team, nano in budget.budgets(one.ledger, month).items():
-                samples.add("rose_budget_dollars", [one.name, team], _dollars(nano))
-            for provenance, own in facts.items():
-                if own is not None:
-                    add(samples, [one.name, provenance], own)
+            figures = [sample for name in provenances(one.ledger, month) for sample in _figures(one, month, name)]
+            budgets = budget.budgets(one.ledger, month).items()
+            samples += [*figures, *(("rose_budget_dollars", (*own, team), _dollars(nano)) for team, nano in budgets)]
             up = 1
-        except (UserError, duckdb.Error, OSError):
-            up = 0
-        samples.add("rose_cost_up", [one.name], up)
-    samples.add("rose_cost_computed_timestamp_seconds", [], time.time())
-    return generate_latest(samples.registry)
+        samples.append(("rose_cost_up", own, up))
+    samples.append(("rose_cost_computed_timestamp_seconds", (), time.time()))
+    registry = CollectorRegistry()
+    gauges = {name: Gauge(name, about, labels, registry=registry) for name, (labels, about) in METRICS.items()}
+    for name, labels, value in samples:
+        if value is not None:
+            (gauges[name].labels(*labels) if labels else gauges[name]).set(value)
+    return generate_latest(registry)
 
 
-def _read(served: ServedLedger, month: Period, provenance: str, now_ns: int) -> Facts | None:
-    """Return the facts of a month, or None if it has no charges. Raises PricingError or LedgerError."""
-    by = ("team", "run", "pool", "bucket")
+def _figures(served: ServedLedger, month: Period, provenance: str) -> Iterator[Sample]:
+    """Yield the samples of a month, none if it has no charges. Raises PricingError or LedgerError."""
+    labels, by = (served.name, provenance), ("team", "run", "pool", "bucket")
+    question = Question(period=month, by=by, provenance=provenance)
     try:
-        amortized = served.cost(Question(period=month, by=by, provenance=provenance))
-        loaded = served.cost(Question(period=month, by=by[:2], provenance=provenance, view="fully-loaded"))
+        cost = ask(served.ledger, question, served.price_book)
+        loaded = ask(served.ledger, replace(question, by=by[:2], view="fully-loaded"), served.price_book)
     except NothingChargedError:
-        return None
+        return
     try:
-        borrowing = served.saved(month, provenance)
+        saved = served.saved(month, provenance)
     except PricingError:
-        borrowing = None
+        saved = None
     with served.ledger.connect() as connection:
         set_variables(connection, from_ns=month.from_ns, to_ns=month.to_ns, provenance=provenance)
         accepted = {row["run_id"]: row["accepted"] for row in rows(connection, "api/answers")}
-        (requests,) = rows(connection, "api/requests")
-    return Facts(cost=amortized, loaded=loaded, saved=borrowing, accepted=accepted, **requests)
-
-
-def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
-    rollout_nano = sum(line.cost_nano for line in facts.cost.lines if line.values[-1] in ROLLOUT_BUCKETS)
-    accepted = sum(facts.accepted.values())
-    samples.add("rose_cost_bill_dollars", labels, _dollars(facts.cost.bill_nano))
-    samples.add("rose_cost_rollout_dollars", labels, _dollars(rollout_nano))
-    samples.add("rose_cost_per_accepted_dollars", labels, _dollars(rollout_nano / accepted if accepted else None))
-    samples.add("rose_serving_requests", labels, facts.requests)
-    samples.add("rose_slo_attainment_ratio", labels, 1 - facts.missed / facts.requests if facts.requests else None)
-    samples.add("rose_cost_example_prices", labels, facts.cost.stamp.book.example)
+        (counted,) = rows(connection, "api/requests")
+    rollout_nano = sum(line.cost_nano for line in cost.lines if line.values[-1] in ROLLOUT_BUCKETS)
+    answers, requests = sum(accepted.values()), counted["requests"]
+    yield "rose_cost_bill_dollars", labels, _dollars(cost.bill_nano)
+    yield "rose_cost_rollout_dollars", labels, _dollars(rollout_nano)
+    yield "rose_cost_per_accepted_dollars", labels, _dollars(rollout_nano / answers if answers else None)
+    yield "rose_serving_requests", labels, requests
+    yield "rose_slo_attainment_ratio", labels, 1 - counted["missed"] / requests if requests else None
+    yield "rose_cost_example_prices", labels, cost.stamp.book.example
     # A sum without some of its fleets would look like the whole.
-    if facts.saved is not None and (fleet := facts.saved.fleet).cash_nano is not None and fleet.why is None:
+    if saved is not None and (fleet := saved.fleet).cash_nano is not None and fleet.why is None:
         for end, nano in zip(ENDS, fleet.cash_nano, strict=True):
-            samples.add("rose_saved_dollars", [*labels, f"cash_saved_{end}"], _dollars(nano))
-        samples.add("rose_saved_dollars", [*labels, "capacity_avoided"], _dollars(fleet.capacity_nano))
-    series: dict[tuple[str, str], defaultdict[Run, float]] = defaultdict(lambda: defaultdict(float))
-    for run, name, view, value in _of_runs(facts):
-        series[name, view][run] += value
-    cost = series["rose_cost_dollars", AMORTIZED]
+            yield "rose_saved_dollars", (*labels, f"cash_saved_{end}"), _dollars(nano)
+        yield "rose_saved_dollars", (*labels, "capacity_avoided"), _dollars(fleet.capacity_nano)
+    series: defaultdict[tuple[str, ...], defaultdict[Run, float]] = defaultdict(lambda: defaultdict(float))
+    for run, metric, value in _of_runs(cost, loaded, saved, accepted):
+        series[metric][run] += value
+    dearest = series["rose_cost_dollars", AMORTIZED]
     every = {run for by_run in series.values() for run in by_run}
-    own = set(sorted(every, key=lambda run: (-cost.get(run, 0.0), run))[:RUNS_MAX])
-    for (name, view), by_run in series.items():
+    shown = set(sorted(every, key=lambda run: (-dearest.get(run, 0.0), run))[:RUNS_MAX])
+    for (name, *view), by_run in series.items():
         merged: defaultdict[Run, float] = defaultdict(float)
         for run, value in by_run.items():
-            merged[run if run in own else (OTHER, OTHER)] += value
-        for run, value in merged.items():
-            samples.add(name, [*labels, *([view] if view else []), *run], value)
+            merged[run if run in shown else (OTHER, OTHER)] += value
+        yield from ((name, (*labels, *view, *run), value) for run, value in merged.items())
 
 
-def _of_runs(facts: Facts) -> Iterator[tuple[Run, str, str, float]]:
+def _of_runs(
+    cost: Cost, loaded: Cost, saved: Saved | None, accepted: Mapping[str, int]
+) -> Iterator[tuple[Run, tuple[str, ...], float]]:
+    """Yield values of a run, each with its metric and, for a cost, the view."""
     teams: dict[str, str] = {}
-    for line in facts.cost.lines:
+    for line in cost.lines:
         team, run, pool, bucket = line.values
         if bucket == "rollout":
             teams[run] = team  # A run's rollouts are of one team, whichever teams its devices' other time is of.
-            yield (team, run), "rose_rollout_device_seconds", "", line.ns / NS_PER_S
-            yield (team, run), "rose_rollout_tokens", "", line.tokens
+            yield (team, run), ("rose_rollout_device_seconds",), line.ns / NS_PER_S
+            yield (team, run), ("rose_rollout_tokens",), line.tokens
             if pool == "serving":
-                yield (team, run), "rose_borrowed_device_seconds", "", line.ns / NS_PER_S
-        yield (team, run), "rose_cost_dollars", AMORTIZED, line.cost_nano / NANO_USD_PER_USD
-    for line in facts.loaded.lines:
+                yield (team, run), ("rose_borrowed_device_seconds",), line.ns / NS_PER_S
+        yield (team, run), ("rose_cost_dollars", AMORTIZED), line.cost_nano / NANO_USD_PER_USD
+    for line in loaded.lines:
         team, run = line.values
-        yield (team, run), "rose_cost_dollars", FULLY_LOADED, line.cost_nano / NANO_USD_PER_USD
-    for borrowed in facts.saved.runs if facts.saved else ():
+        yield (team, run), ("rose_cost_dollars", FULLY_LOADED), line.cost_nano / NANO_USD_PER_USD
+    for borrowed in saved.runs if saved else ():
         if (added_nano := borrowed.saving.added_nano) is not None:
             key = borrowed.team, borrowed.run_id
-            yield key, "rose_cost_dollars", MARGINAL, added_nano / NANO_USD_PER_USD
-    for run, count in facts.accepted.items():
-        yield (teams.get(run, UNALLOCATED), run), "rose_answers_accepted", "", count
+            yield key, ("rose_cost_dollars", MARGINAL), added_nano / NANO_USD_PER_USD
+    for run, count in accepted.items():
+        yield (teams.get(run, UNALLOCATED), run), ("rose_answers_accepted",), count
 
 
 def _dollars(nano: float | None) -> float | None:

@@ -20,7 +20,6 @@ from rose.pricing.period import Period, month_at
 from rose.pricing.price_books import pricebook
 from rose.pricing.spend import cost, saved
 from rose.pricing.spend.calendar import FORMS, Calendar
-from rose.pricing.spend.cost import Cost
 from rose.pricing.spend.saved import Saved, Whole
 from rose.pricing.watch import budget
 
@@ -47,25 +46,20 @@ class ServedLedger:
     #: Each run's savings, by their inputs.
     saved_runs: dict[object, dict[str, Whole | None]] = field(default_factory=dict)
 
-    def cost(self, question: cost.Question) -> Cost:
-        return cost.ask(self.ledger, question, self.price_book)
-
     def saved(
         self, period: Period, provenance: str | None = None, team: str | None = None, run_id: str | None = None
     ) -> Saved:
         """Return the answer of `rose saved`. A run is priced again only after the ledger or the prices changed."""
-        book = pricebook.choose(self.ledger, self.price_book, period=period, provenance=provenance)
-        key = (self._mark, book.sha256, book.chosen, provenance)
+        from_ns, to_ns = period.from_ns, period.to_ns
+        book = pricebook.choose(self.ledger, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+        # Heads change with every event. Events of the access log change no answer.
+        heads = sorted((self.ledger.folder / "heads").glob("[!.]*.json"))
+        mark = [(head.name, head.read_text("utf-8")) for head in heads if head.stem != access.WRITER]
+        key = (*mark, book.sha256, book.chosen, provenance)
         if key not in self.saved_runs:
             self.saved_runs.clear()
         kept = self.saved_runs.setdefault(key, {})
         return saved.saved(self.ledger, period, book, team=team, run_id=run_id, provenance=provenance, kept=kept)
-
-    @property
-    def _mark(self) -> str:
-        """Return a text that changes with every event of the ledger, except events of the access log."""
-        heads = sorted((self.ledger.folder / "heads").glob("[!.]*.json"))
-        return "\n".join(f"{head.name} {head.read_text('utf-8')}" for head in heads if head.stem != access.WRITER)
 
 
 class LedgerQuery(BaseModel, extra="forbid"):
@@ -104,7 +98,8 @@ class CostQuery(SavedQuery):
     as_of: Annotated[Text | None, Field(description="Only with `close`: the close as known at this UTC time.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
-        answer = served.cost(cost.question(served.ledger, now_ns=now_ns, **self.model_dump(exclude={"ledger"})))
+        question = cost.question(served.ledger, now_ns=now_ns, **self.model_dump(exclude={"ledger"}))
+        answer = cost.ask(served.ledger, question, served.price_book)
         if len(answer.lines) > LINES_MAX:
             raise RequestError(
                 f"parameter by is {self.by}: the answer has more than {LINES_MAX:,} lines; ask for a shorter period, "

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rose.errors import UserError
@@ -26,11 +27,8 @@ class Check:
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
     """Check that every frozen file is as its event recorded it, and that the ledger agrees with its hash chain.
     `against` has receipts by name; if there are any, the ledger must agree with them too. Raises LedgerError."""
-    try:
-        with ledger.lock("closing"):
-            settle(ledger)
-    except UserError:
-        pass  # The checks below name what could not be finished.
+    with suppress(UserError), ledger.lock("closing"):  # The checks below name what could not be finished.
+        settle(ledger)
     report = ledger.verify(marks=continuation.marks(against or {}))
     problems = [f"ledger: {problem}" for problem in report.doubts]
     if against:

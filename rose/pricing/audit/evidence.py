@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -61,9 +61,8 @@ class Evidence:
             readings=tuple(row for row in self.readings if own(row["t0_ns"])),
         )
 
-    def within(self, spans: Sequence[tuple[int, int]]) -> Evidence:
-        inside = [row for row in self.slices if any(row["t0_ns"] < t1 and row["t1_ns"] > t0 for t0, t1 in spans)]
-        return replace(self, slices=tuple(inside))
+    def slices_within(self, spans: Sequence[tuple[int, int]]) -> tuple[Row, ...]:
+        return tuple(row for row in self.slices if any(row["t0_ns"] < t1 and row["t1_ns"] > t0 for t0, t1 in spans))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +107,16 @@ def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int
     )
 
 
-def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[WriterEvents]:
-    """Return seqs and files of `events` by writer. `verified` tells which chains are broken. Raises LedgerError."""
+def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> Iterator[WriterEvents]:
+    """Yield seqs and files of `events` by writer. `verified` tells which chains are broken. Raises LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
         by_writer.setdefault(row["writer"], []).append(row["seq"])
     bad = {chain.writer for chain in verified.writers if chain.problems}
-    writer_spans = []
     for writer, seqs in sorted(by_writer.items()):
         files, archived = _files(ledger, writer, sorted(seqs))
         holds = None if archived else writer not in bad
-        writer_spans.append(WriterEvents(writer, min(seqs), max(seqs), len(seqs), tuple(files), holds))
-    return writer_spans
+        yield WriterEvents(writer, min(seqs), max(seqs), len(seqs), tuple(files), holds)
 
 
 def _in_hour(row: Row, hour_ns: int) -> Row:

@@ -15,8 +15,8 @@ from rose.pricing import charges
 from rose.pricing.audit.evidence import DeviceHour, Row, Unit, WriterEvents, gather, spans
 from rose.pricing.audit.steps import Step, capacity, energy, held, transfer
 from rose.pricing.charges import Stay
-from rose.pricing.charges.pricing import charged_to
-from rose.pricing.closing import charge_algebra, store
+from rose.pricing.charges.pricing import charged_to, total
+from rose.pricing.closing import store
 from rose.pricing.closing.bill import Bill, of_close
 from rose.pricing.closing.store import postings
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
@@ -75,7 +75,7 @@ class Explanation:
 
     @property
     def faults(self) -> list[str]:
-        sums = [f"{step.title}: {total.text}" for step in self.steps for total in step.sums if not total.ok]
+        sums = [f"{step.title}: {added.text}" for step in self.steps for added in step.sums if not added.ok]
         chains = [
             f"the hash chain of writer {span.writer!r} is broken: run `rose ledger verify`"
             for span in self.spans
@@ -181,27 +181,25 @@ def _chain(
     )
     columns = ("hardware_id", "pool", "device_class")  # A device that changed one within the hour has a price for each.
     several = whole.select(columns).n_unique() > 1
-    for hardware_id, pool, device_class in rows.filter(kind="capacity").select(columns).unique().sort(pl.all()).rows():
-        tenures = [stay for stay in stays or () if stay.hardware_id == hardware_id]
-        holder = (device_hour.run_id, device_hour.device_id, pool, device_class)
+    for unit in rows.filter(kind="capacity").select(columns).unique().sort(pl.all()).rows():
+        tenures = [stay for stay in stays or () if stay.hardware_id == unit[0]]
+        holder = (device_hour.run_id, device_hour.device_id, *unit[1:])
         own = [(stay.t0_ns, stay.t1_ns) for stay in tenures if stay.holder == holder]
-        unit = (hardware_id, pool, device_class)
         charged, question_rows, lot = (_of_unit(frame, "capacity", unit) for frame in (whole, rows, everybodys))
         unit_evidence = evidence.of_unit(unit) if several else evidence
         if stays is not None:
-            unit_evidence = dataclasses.replace(unit_evidence, slices=evidence.within(own).slices)
+            unit_evidence = dataclasses.replace(unit_evidence, slices=evidence.slices_within(own))
         part = held(tenures, hour_ns).get(holder)
         steps += capacity(charged, question_rows, book, hour_ns, unit_evidence, lot, part)
     if "transfer" in rows["kind"]:
         charged, question_rows = (frame.filter(kind="transfer") for frame in (whole, rows))
         steps += transfer(charged, question_rows, book, hour_ns, evidence)
     for unit in rows.filter(kind="energy").select(columns).unique().sort(pl.all()).rows():
-        charged, question_rows = (_of_unit(frame, "energy", unit) for frame in (whole, rows))
+        charged = _of_unit(whole, "energy", unit)
         others = everybodys.filter(kind="energy", hardware_id=unit[0])
-        others = others.join(charged, on=("fleet_run_id", "device_id"), how="anti")
+        shared = not others.join(charged, on=("fleet_run_id", "device_id"), how="anti").is_empty()
         unit_evidence = evidence.of_unit(unit) if several else evidence
-        lot = pl.concat([charged, others])
-        steps += energy(charged, question_rows, book, hour_ns, unit_evidence, lot)
+        steps += energy(charged, book, hour_ns, unit_evidence, shared=shared)
     kinds, leases = set(rows["kind"]), set(rows.filter(pl.col("bucket") == "rollout")["lease_id"])
     events = {
         "slices": evidence.slices if "capacity" in kinds else (),
@@ -221,7 +219,7 @@ def _chain(
     return Explanation(
         title=title,
         device_hour=device_hour,
-        amount=Figure(value=charge_algebra.total(rows), unit="nano_usd", view=AMORTIZED, stamp=stamp),
+        amount=Figure(value=total(rows), unit="nano_usd", view=AMORTIZED, stamp=stamp),
         rows=tuple({**row, "hour": utc(hour_ns)} for row in rows.iter_rows(named=True)),
         steps=tuple(steps),
         spans=tuple(spans(ledger, (row for kind in events.values() for row in kind), ledger.verify())),
@@ -231,13 +229,12 @@ def _chain(
 
 
 def _of_unit(frame: pl.DataFrame, kind: str, unit: Unit) -> pl.DataFrame:
-    hardware_id, pool, device_class = unit
-    return frame.filter(kind=kind, hardware_id=hardware_id, pool=pool, device_class=device_class)
+    return frame.filter(kind=kind, hardware_id=unit[0], pool=unit[1], device_class=unit[2])
 
 
 def _corrections(closed: Bill, question: ChargeQuestion, device_hour: DeviceHour) -> str:
     rows = [question.rows_of(device_hour.rows_of(part.frame)) for part in closed.parts]
-    before, *nanos = map(charge_algebra.total, rows)
+    before, *nanos = map(total, rows)
     parts = [
         f"correction {posting.number}: {format_usd(nano)} ({posting.reason})"
         for posting, nano, corrected in zip(closed.posted[1:], nanos, rows[1:], strict=True)

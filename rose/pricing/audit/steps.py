@@ -74,14 +74,12 @@ def capacity(
     book: PriceBook,
     hour_ns: int,
     evidence: Evidence,
-    everybodys: pl.DataFrame | None = None,
-    part: Held | None = None,
+    everybodys: pl.DataFrame,
+    part: Held | None,
 ) -> Iterator[Step]:
     """Yield the steps that explain charges for device time. `rows` are the run's charges in this device-hour, and the
     question is about a part of them, `question_rows`. `everybodys` has the charges of all runs that held the device."""
-    rows, question_rows, everybodys = map(
-        _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
-    )
+    rows, question_rows, everybodys = map(_with_tenant, (rows, question_rows, everybodys))
     names = ("fleet_run_id", "device_id", "lease_id", "bucket", "rl_run_id")
     whole = _by(rows, names)
     wanted = set(_by(question_rows, names))
@@ -173,19 +171,11 @@ def transfer(
     yield Step("syncs", "bytes that the syncs of the hour moved, by route and policy version", tuple(sums))
 
 
-def energy(
-    rows: pl.DataFrame,
-    question_rows: pl.DataFrame,
-    book: PriceBook,
-    hour_ns: int,
-    evidence: Evidence,
-    everybodys: pl.DataFrame | None = None,
-) -> Iterator[Step]:
-    """Yield the steps that explain energy charges. `everybodys` has the charges of all runs that held the device."""
+def energy(rows: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence, *, shared: bool) -> Iterator[Step]:
+    """Yield the steps that explain energy charges. If `shared`, other runs have energy charges of the device, too."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * money.NANO_USD_PER_USD / money.MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")
-    shared = everybodys is not None and everybodys.height > rows.height
     says = f"${price.usd_per_kwh} per kWh x PUE {price.pue}{_entry(book, 'electricity', price)}"
     charged = Sum(f"{metered:,} mW ns at that price, rounded once", total(rows, "cost_nano"), round(metered * rate))
     yield Step("price", says, (charged,))

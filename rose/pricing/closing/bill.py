@@ -10,12 +10,12 @@ import polars as pl
 
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
-from rose.pricing.charges.pricing import COLUMNS, charged_to, refuse_archived_since
+from rose.pricing.charges.pricing import COLUMNS, charged_to, refuse_archived_since, total
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.store import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
-from rose.pricing.money import NothingChargedError, PricingError, nano_usd_of
-from rose.pricing.period import Period, month_at, nanoseconds, of_hours, without
+from rose.pricing.money import NS_PER_HOUR, NothingChargedError, PricingError, nano_usd_of
+from rose.pricing.period import Period, month_at, nanoseconds
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
@@ -67,7 +67,7 @@ class Part:
 
     @property
     def total_nano(self) -> int:
-        return charge_algebra.total(self.frame)
+        return total(self.frame)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,23 +76,11 @@ class Bill:
 
     ledger: Ledger
     period: Period
-    provenance: str
+    stamp: Stamp  # Its book is the newest part's, and `example` if any part's prices are.
     parts: tuple[Part, ...]
-    book: BookFacts  # The newest part's; `example` if any part's prices are.
-    verified: bool
     open: tuple[Period, ...] = ()
     closes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # Corrections by close in the period.
     marginal_nano: int | None = None  # Marginal cost, nano-dollars; None unless the bill is of one run.
-
-    @property
-    def stamp(self) -> Stamp:
-        return Stamp(
-            from_ns=self.period.from_ns,
-            to_ns=self.period.to_ns,
-            provenance=self.provenance,
-            book=self.book,
-            verified=self.verified,
-        )
 
     @property
     def charges(self) -> tuple[Part, ...]:
@@ -136,10 +124,6 @@ class Bill:
         whole = pl.concat([replace(part, run_id=None).frame for part in self.charges])
         loaded, run_id = charges.fully_load(charge_algebra.canonical(whole)), self.parts[0].run_id
         return loaded if run_id is None else loaded.filter(charged_to(run_id))
-
-    @property
-    def hours(self) -> pl.DataFrame:
-        return self.by("team")
 
     @property
     def newest_book(self) -> PriceBook:
@@ -195,12 +179,16 @@ def bill(
     return Bill(
         ledger=ledger,
         period=period,
-        provenance=provenance,
+        stamp=Stamp(
+            from_ns=period.from_ns,
+            to_ns=period.to_ns,
+            provenance=provenance,
+            book=replace(BookFacts.from_book(books[-1]), example=any(book.example for book in books)),
+            verified=verified,
+        ),
         parts=tuple(parts),
         open=tuple(gaps),
         closes={name: len(own) - 1 for name, own in posted.items()},
-        book=replace(BookFacts.from_book(books[-1]), example=any(book.example for book in books)),
-        verified=verified,
     )
 
 
@@ -222,7 +210,7 @@ def of_run(ledger: Ledger, run_id: str, price_book: str | PriceBook | None = Non
     book = pricebook.choose(ledger, price_book, run_id=run_id)
     priced = charges.price(ledger, book, run_id=run_id)
     hours = [nanoseconds(hour) for hour in priced.frame["hour"].unique()]
-    whole = bill(ledger, of_hours(min(hours), max(hours)), book, provenance=priced.provenance)
+    whole = bill(ledger, Period(min(hours), max(hours) + NS_PER_HOUR), book, provenance=priced.provenance)
     with priced_run(ledger, run_id, book) as run:
         marginal_nano = nano_usd_of(run.borrow.usd)
     parts = (replace(part, run_id=run_id) for part in whole.parts)

@@ -5,7 +5,6 @@ from typing import Any
 
 import polars as pl
 
-from rose.pricing.charges import pricing
 from rose.pricing.charges.allocation import ALL_BUCKETS
 from rose.pricing.charges.pricing import AMOUNTS, COLUMNS, DIMENSIONS, REFERENCES
 from rose.pricing.money import PricingError
@@ -35,10 +34,6 @@ BY: Mapping[str, str] = {  # Column of each dimension beside times and tags; `wo
 
 def in_period(period: Period) -> pl.Expr:
     return pl.col("hour").is_between(naive(period.from_ns), naive(period.to_ns), closed="left")
-
-
-def within(frame: pl.DataFrame, period: Period) -> pl.DataFrame:
-    return frame.filter(in_period(period))
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -75,6 +70,3 @@ def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> 
     grouped = frame.group_by(keys).agg(sums) if by else frame.select(sums)
     ordered = grouped.sort([f"sum_{amount}", *by], descending=[True, *(False for _ in by)])
     return [{name.removeprefix("sum_"): value for name, value in row.items()} for row in ordered.iter_rows(named=True)]
-
-
-total = pricing.total

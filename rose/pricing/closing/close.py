@@ -14,7 +14,7 @@ from rose.clock import utc, utc_us
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import Charges, Stay
-from rose.pricing.charges.pricing import AMOUNTS, exact
+from rose.pricing.charges.pricing import AMOUNTS, exact, total
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.store import BookStamp, Posting, postings, watermark
@@ -66,12 +66,12 @@ def close(
                 f"in the period {period.label} a run has not ended: {', '.join(open_runs)}. Close when it has ended, "
                 "or give --with-open-runs; later events of the period then need a correction"
             )
-        posting, contents = make_posting(
+        return post(
+            ledger,
             close_id=_new_id(ledger, period, priced.provenance),
             number=0,
             priced=priced,
             frame=priced.frame,
-            rows_file=store.CHARGES_FILE,
             more_files={BOOK_FILE: book.text.encode(), store.STAYS_FILE: store.parquet(_stays(priced))},
             book_file=BOOK_FILE,
             watermark=mark,
@@ -79,8 +79,6 @@ def close(
             by=by,
             open_runs=open_runs,
         )
-        store.post(ledger, posting, contents)
-    return posting
 
 
 def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
@@ -99,13 +97,13 @@ def settle(ledger: Ledger) -> None:
     store.discard_unposted(ledger)
 
 
-def make_posting(
+def post(
+    ledger: Ledger,
     *,
     close_id: str,
     number: int,
     priced: Charges,
     frame: pl.DataFrame,
-    rows_file: str,
     more_files: Mapping[str, bytes],
     book_file: str,
     watermark: dict[str, tuple[int, str]],
@@ -113,13 +111,15 @@ def make_posting(
     by: str | None,
     open_runs: Iterable[str] = (),
     reason: str | None = None,
-) -> tuple[Posting, dict[str, bytes]]:
-    if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
+) -> Posting:
+    """Freeze `frame`, a close's charges or a correction's rows. The caller must hold the lock."""
+    if abs(cost_nano := total(frame)) >= 2**63:
         raise PricingError(
             f"{close_id} comes to {cost_nano:,} nano-dollars, but the books take only amounts below {2**63:,}: check "
             "the unit of the prices (`rose price`), or close a shorter period"
         )
-    contents, book = {rows_file: store.parquet(frame), **more_files}, priced.book
+    rows_file, book = f"corrections-{number:04d}.parquet" if number else store.CHARGES_FILE, priced.book
+    contents = {rows_file: store.parquet(frame), **more_files}
     posting = Posting(
         close_id=close_id,
         number=number,
@@ -147,7 +147,8 @@ def make_posting(
         totals=tuple(totals(frame)),
         watermark=watermark,
     )
-    return posting, contents
+    store.post(ledger, posting, contents)
+    return posting
 
 
 def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
@@ -211,12 +212,12 @@ def restate(
             pl.lit(naive(posted_us * 1000), pl.Datetime("us")).alias("posted_at"),
             pl.lit(reason, pl.String).alias("reason"),
         )
-        posting, contents = make_posting(
+        return post(
+            ledger,
             close_id=close_id,
             number=number,
             priced=priced,
             frame=frame,
-            rows_file=f"corrections-{number:04d}.parquet",
             more_files={book_file: book.text.encode()} if new_book else {},
             book_file=book_file,
             watermark=mark,
@@ -224,5 +225,3 @@ def restate(
             by=by,
             reason=reason,
         )
-        store.post(ledger, posting, contents)
-    return posting

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pydantic import TypeAdapter
 
 from rose.clock import utc
 from rose.ledger.evidence.receipt import canonical
@@ -46,10 +47,6 @@ class BookStamp:
     sha256: str
     source: str
     file: str
-
-    @property
-    def example(self) -> bool:
-        return pricebook.is_example(self.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,22 +102,15 @@ class Posting:
         own = {name: value for name, value in self.to_json().items() if name not in hidden}
         return times | own | {"sha256": self.sha256}
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Posting:
-        typed = {
-            "open_runs": tuple(fields["open_runs"]),
-            "book": BookStamp(**fields["book"]),
-            "totals": tuple(fields["totals"]),
-            "watermark": {writer: (int(seq), str(sha256)) for writer, (seq, sha256) in fields["watermark"].items()},
-        }
-        return cls(**{**fields, **typed})
+
+FROM_JSON = TypeAdapter(Posting)
 
 
 def postings(ledger: Ledger) -> dict[str, list[Posting]]:
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
         for fields in ledger.book_details(action):
-            posting = Posting.from_json(fields)
+            posting = FROM_JSON.validate_python(fields)
             posted = by_close.setdefault(posting.close_id, [])
             if len(posted) != posting.number:
                 raise PricingError(
@@ -146,7 +136,10 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list
         names = ", ".join(known) or "none yet; `rose books close` makes one"
         raise QuestionError(f"unknown close {close_id!r}; the closes of this ledger: {names}")
     posted = known[close_id]
-    publish(ledger, posted)
+    lacking = any(not (folder(ledger, close_id) / name).exists() for posting in posted for name in posting.files)
+    if lacking and staged(ledger, close_id).exists():
+        with ledger.lock("closing"):
+            finish(ledger, posted)
     if as_of_ns is None:
         return posted
     if posted[0].posted_ns > as_of_ns:
@@ -217,17 +210,8 @@ def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> Non
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
 
 
-def publish(ledger: Ledger, posted: list[Posting]) -> None:
-    if all((folder(ledger, posting.close_id) / name).exists() for posting in posted for name in posting.files):
-        return
-    if staged(ledger, posted[0].close_id).exists():
-        with ledger.lock("closing"):
-            finish(ledger, posted)
-
-
 def discard_unposted(ledger: Ledger) -> None:
-    home = ledger.folder / FOLDER
-    for path in home.glob(".*.tmp") if home.exists() else ():
+    for path in (ledger.folder / FOLDER).glob(".*.tmp"):
         shutil.rmtree(path)
 
 

@@ -1,7 +1,7 @@
 """The FOCUS 1.2 rows of a bill, as Parquet or CSV. Each hour of the fleet has two kinds of rows: purchases with the
 billed cost, and charges with the amortized cost. Quantities are rounded to 1e-12."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import duckdb
@@ -15,14 +15,12 @@ from rose.ledger.files import database
 from rose.pricing import query
 from rose.pricing.closing.bill import Bill
 from rose.pricing.export import focus_check, out, prices
-from rose.pricing.export.out import Written
+from rose.pricing.export.out import Progress, Written
 from rose.pricing.money import PricingError
 from rose.pricing.period import naive
 
 SUFFIXES = (".parquet", ".csv")
 _PORTION_ROWS = 100_000  # A portion ends with the hour that reaches this length.
-
-Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
@@ -37,7 +35,8 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
             raise PricingError(f"the charges cannot be made into FOCUS rows: {str(error).splitlines()[0]}") from error
         report = focus_check.check(stored, charges_nano(bill))
         if report.faults:
-            raise PricingError("the rows break FOCUS's rules, so nothing was exported:\n" + report.text(path.name))
+            lines = "\n".join(f"  {path.name}, {fault}" for fault in report.faults)
+            raise PricingError(f"the rows break FOCUS's rules, so nothing was exported:\n{lines}")
         if path.suffix == ".csv":
             text = pl.col(pl.String).str.replace(FORMULA.pattern, "'$0")  # No cell is a formula of a spreadsheet.
             pl.scan_parquet(stored).with_columns(text).sink_csv(temporary)

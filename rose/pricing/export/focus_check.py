@@ -36,9 +36,6 @@ class FocusSums:
     totals: Mapping[str, int]
     faults: tuple[Fault, ...]
 
-    def text(self, name: str) -> str:
-        return "\n".join(f"  {name}, {fault}" for fault in self.faults)
-
 
 def check(path: Path, charges_nano: Mapping[str, int]) -> FocusSums:
     with database.connect() as connection:

@@ -14,6 +14,8 @@ from rose.pricing.money import PricingError
 from rose.pricing.table import Table
 from rose.terminal import visible_lines
 
+Progress = Callable[[int, int], None]  #: Receives the finished and the whole amount of work.
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:

@@ -1,7 +1,7 @@
 """A bill as an Excel workbook. Totals are formulas. Amounts are doubles, exact to the nano-dollar up to nine million
 dollars."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rose.pricing.charges.pricing import exact
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.export import out, prices
-from rose.pricing.export.out import Written
+from rose.pricing.export.out import Progress, Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.period import naive
@@ -33,8 +33,6 @@ _BY: Mapping[str, tuple[str, ...]] = {  # Dimensions of each sheet, which sums t
     "By policy version": ("policy_version", "task", "bucket"),
 }
 _ROWS_MAX = 1_048_576 - 10  # Rows of an Excel sheet, less heading and total.
-
-Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
@@ -129,7 +127,7 @@ def _write_bill(book: xlsxwriter.Workbook, bill: Bill, loaded_nano: int) -> None
         "provenance": stamp.provenance,
         "ledger": f"{checked}; now {verified.text(bill.ledger.folder)}",
         "price book": stamp.book.line,
-        "price book's SHA-256": bill.book.sha256,
+        "price book's SHA-256": stamp.book.sha256,
     }
     for row, (name, value) in enumerate(facts.items(), TABLE_ROW):
         sheet.write_string(row, 0, name, bold)

@@ -27,7 +27,6 @@ from rose.pricing.table import Paragraph
 #: Required events of a report: devices for the cost of a run, verdicts for the cost of a correct answer.
 Needs = Literal["device", "verdict"]
 SCHEMA = 3  #: Version of the form of reports in JSON.
-UNKNOWN_S, LEAST_S = 86_400, 300  #: Timeout without a known expiry, and the shortest one: long steps record nothing.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,13 +138,6 @@ def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
             f"run {run_id} mixes events of different provenance ({', '.join(mix)}); no figure may combine them"
         )
     return RunFacts(**{field.name: facts[field.name] for field in fields(RunFacts)})
-
-
-def silent(*, status: str, provenance: str, heard_us: int, expires_s: float | None, now_us: int) -> bool:
-    """Return whether a run is silent: it is live, it has not ended, and its fleet's last event, at `heard_us` (UTC
-    microseconds), is older than the timeout."""
-    allowed_s = UNKNOWN_S if expires_s is None else max(expires_s, LEAST_S)
-    return status == "running" and provenance == "live" and now_us - heard_us > allowed_s * 1_000_000
 
 
 def heading(run: RunFacts, stamp: Stamp, traffic: str = "") -> Paragraph:

@@ -1,11 +1,10 @@
 """Periods and times in the reader's time zone, whose offset from UTC must be whole hours."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from rose.pricing.money import NS_PER_HOUR, QuestionError
@@ -18,20 +17,9 @@ FORMS = (
 
 _LAST_DAYS = re.compile(r"([1-9]\d{0,3})d")
 _WEEK = re.compile(r"(\d{4})-W(\d\d)")
-_QUARTER = re.compile(r"(\d{4})-Q([1-4])")
-_YEAR = re.compile(r"\d{4}")
-_MONTH = re.compile(r"(\d{4})-(\d\d)")
+_MONTHS = re.compile(r"(\d{4})(?:-(\d\d)|-Q([1-4]))?")
 _NAMED = re.compile(r"(this|last)-(week|month|quarter|year)")
 _DAYS_MAX = 3660  # Ten years: each hour takes memory.
-
-
-class Hour(NamedTuple):
-    from_ns: int
-    day: str
-    week: str
-    month: str
-    quarter: str
-    year: str
 
 
 @dataclass(frozen=True)
@@ -64,24 +52,21 @@ class Calendar:
 
     def text(self, period: Period) -> str:
         """Return a period as text in this zone: its first and last day if it has whole days, or else begin and end."""
-        if self.day_begins(period.from_ns) and self.day_begins(period.to_ns):
-            days = (f"{moment(ns).astimezone(self.zone):%Y-%m-%d}" for ns in (period.from_ns, period.to_ns - 1))
-            return f"{' through '.join(dict.fromkeys(days))}, {self.tz}"
-        begin, end = (f"{moment(ns).astimezone(self.zone):%Y-%m-%d %H:%M}" for ns in (period.from_ns, period.to_ns))
-        return f"{begin} to {end}, {self.tz}"
+        ends = (period.from_ns, period.to_ns, period.to_ns - 1)
+        begin, end, last = (moment(ns).astimezone(self.zone) for ns in ends)
+        if begin.time() == end.time() == time():
+            return f"{' through '.join(dict.fromkeys((f'{begin:%Y-%m-%d}', f'{last:%Y-%m-%d}')))}, {self.tz}"
+        return f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}, {self.tz}"
 
-    def day_begins(self, ns: int) -> bool:
-        return moment(ns).astimezone(self.zone).time() == time()
-
-    def hours(self, period: Period) -> Iterator[Hour]:
+    def hours(self, period: Period) -> Iterator[tuple[int, Mapping[str, str]]]:
+        """Yield the begin of each hour, UTC nanoseconds, and the names of its day, week, month, quarter and year."""
         at_ns = period.from_ns
         while at_ns < period.to_ns:
             day = moment(at_ns).astimezone(self.zone).date()
             end_ns = min(self._begin(day + timedelta(days=1)), period.to_ns)
-            iso, quarter = day.isocalendar(), f"{day.year}-Q{(day.month + 2) // 3}"
-            names = (day.isoformat(), f"{iso.year}-W{iso.week:02}", f"{day:%Y-%m}", quarter, f"{day.year}")
-            for ns in range(at_ns, end_ns, NS_PER_HOUR):
-                yield Hour(ns, *names)
+            names = {"day": day.isoformat(), "week": f"{day:%G-W%V}", "month": f"{day:%Y-%m}", "year": f"{day.year}"}
+            names["quarter"] = f"{day.year}-Q{(day.month + 2) // 3}"
+            yield from ((ns, names) for ns in range(at_ns, end_ns, NS_PER_HOUR))
             at_ns = end_ns
 
     def _bounds(self, text: str, now_ns: int) -> tuple[int, int]:
@@ -123,12 +108,10 @@ class Calendar:
         if match := _WEEK.fullmatch(text):
             monday = date.fromisocalendar(int(match[1]), int(match[2]), 1)
             return monday, monday + timedelta(days=7)
-        if match := _QUARTER.fullmatch(text):
-            return _months(date(int(match[1]), 3 * int(match[2]) - 2, 1), 3)
-        if _YEAR.fullmatch(text):
-            return _months(date(int(text), 1, 1), 12)
-        if match := _MONTH.fullmatch(text):
-            return _months(date(int(match[1]), int(match[2]), 1), 1)
+        if match := _MONTHS.fullmatch(text):
+            year, month, quarter = match.groups()
+            begin = int(month) if month else 3 * int(quarter or 1) - 2
+            return _months(date(int(year), begin, 1), 1 if month else 3 if quarter else 12)
         if len(text) == len("2026-10-03"):
             first = date.fromisoformat(text)
             return first, first + timedelta(days=1)

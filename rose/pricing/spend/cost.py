@@ -1,7 +1,6 @@
 """The cost of a period by up to six dimensions. The lines sum to the bill, exact to the nano-dollar."""
 
 import json
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from rose.clock import utc
 from rose.errors import did_you_mean
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
-from rose.pricing.charges.pricing import exact
+from rose.pricing.charges.pricing import exact, total
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import STATES, Bill, bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
@@ -32,7 +31,6 @@ _TAG = "tag:"
 _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
 _AMOUNTS = ("cost_nano", "ns", "tokens")
 _SUMMED = ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
-_STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +169,7 @@ def answer(billed: Bill, question: Question) -> Cost:
     dimensions = [_dimension(name, billed, charged, question.calendar) for name in names]
     grouped = charged.group_by("state", *(value.alias(name) for name, value in zip(names, dimensions, strict=True)))
     sums = grouped.agg(map(exact, _AMOUNTS)).collect(engine="streaming")
-    whole_nano = charge_algebra.total(sums)
+    whole_nano = total(sums)
     for name, value in question.only.items():
         known = set(sums[name])
         if value not in known:
@@ -179,12 +177,12 @@ def answer(billed: Bill, question: Question) -> Cost:
             raise QuestionError(f"no charge of {period} has {name} {value!r}{did_you_mean(value, known)}")
         sums = sums.filter(pl.col(name) == value)
     lines = _lines(question, sums)
-    total = _line((), Counter({name: sum(getattr(line, name) for line in lines) for name in _SUMMED}))
-    assert question.only or total.cost_nano == whole_nano
+    together = Line(values=(), **{name: sum(getattr(line, name) for line in lines) for name in _SUMMED})
+    assert question.only or together.cost_nano == whole_nano
     return Cost(
         question=question,
         lines=tuple(lines),
-        total=total,
+        total=together,
         bill_nano=whole_nano,
         stamp=billed.stamp,
         closes=billed.closes,
@@ -223,7 +221,7 @@ def _fully_loaded(billed: Bill) -> pl.LazyFrame:
 def _dimension(name: str, billed: Bill, charged: pl.LazyFrame, calendar: Calendar) -> pl.Expr:
     if name in TIMES:
         # Names are looked up, not made for each charge.
-        hours = {hour.from_ns // 1000: getattr(hour, name) for hour in calendar.hours(billed.period)}
+        hours = {ns // 1000: names[name] for ns, names in calendar.hours(billed.period)}
         return pl.col("hour").dt.epoch("us").replace_strict(hours, return_dtype=pl.String)
     value = _tag(name.removeprefix(_TAG), billed, charged) if name.startswith(_TAG) else pl.col(charge_algebra.BY[name])
     return value.cast(pl.String).fill_null(UNALLOCATED)
@@ -231,7 +229,7 @@ def _dimension(name: str, billed: Bill, charged: pl.LazyFrame, calendar: Calenda
 
 def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
     with billed.ledger.connect() as connection:
-        set_variables(connection, provenance=billed.provenance)
+        set_variables(connection, provenance=billed.stamp.provenance)
         runs = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(connection, "spend/run_tags")}
     entries = billed.newest_book.device_tag
     names = {name for own in runs.values() for name in own} | {name for entry in entries for name in entry.tags}
@@ -250,23 +248,12 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
     """Return the lines, sorted by each dimension in turn. Those in TIMES go by time, others by cost, highest first."""
-    amounts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
-    for row in sums.iter_rows(named=True):
-        own = amounts[tuple(row[name] for name in question.by)]
-        own.update({_STATE_AMOUNTS[row["state"]]: row["cost_nano"], "ns": row["ns"], "tokens": row["tokens"]})
-    lines = [_line(values, own) for values, own in amounts.items()]
-    groups = Counter[tuple[str, ...]]()
-    for line in lines:
-        groups.update({line.values[: count + 1]: line.cost_nano for count in range(len(question.by))})
-
-    def place(line: Line) -> tuple[Any, ...]:
-        return tuple(
-            (0 if name in TIMES else -groups[line.values[: count + 1]], line.values[count])
-            for count, name in enumerate(question.by)
-        )
-
-    return sorted(lines, key=place)
-
-
-def _line(values: tuple[str, ...], own: Counter[str]) -> Line:
-    return Line(values=values, **{name: int(own[name]) for name in _SUMMED})
+    cost, by = pl.col("cost_nano"), question.by
+    states = [cost.filter(state=state).sum().alias(name) for state, name in zip(STATES, _SUMMED, strict=False)]
+    # The constant is a key where no dimension is.
+    lines = sums.group_by(pl.lit("").alias("all"), *by).agg(*states, cost.sum(), pl.col("ns", "tokens").sum())
+    order: list[pl.Expr] = []
+    for count, name in enumerate(by, 1):
+        order += [pl.col(name)] if name in TIMES else [0 - cost.sum().over(*by[:count]), pl.col(name)]
+    ordered = (lines.sort(order) if order else lines).select(*by, *_SUMMED).rows()
+    return [Line(values=row[: len(by)], **dict(zip(_SUMMED, row[len(by) :], strict=True))) for row in ordered]

@@ -25,7 +25,6 @@ from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run.priced import priced
-from rose.pricing.stats.bootstrap import Interval
 
 NOT_ONE_RUN_S = "what no single RL run has: devices let go, costs known for the fleet only, and borrowing for no RL run"
 SHARE = "it is a part of the fleet's figure, which has the interval"
@@ -163,11 +162,11 @@ def saved(
 def _book(
     ledger: Ledger, period: Period, price_book: str | PriceBook | None, provenance: str, run_id: str | None
 ) -> PriceBook:
-    closes = [own[-1] for own in postings(ledger).values() if own[0].provenance == provenance]
-    last = [posting for posting in closes if posting.period.from_ns < period.to_ns <= posting.period.to_ns]
-    if last:
-        return store.book_of(ledger, last[0])
-    return pricebook.choose(ledger, price_book, run_id=run_id, period=period, provenance=provenance)
+    for *_, last in postings(ledger).values():
+        if last.provenance == provenance and last.from_ns < period.to_ns <= last.to_ns:
+            return store.book_of(ledger, last)
+    from_ns, to_ns = period.from_ns, period.to_ns
+    return pricebook.choose(ledger, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
 
 
 def _found(
@@ -224,19 +223,18 @@ def _within(whole: Whole, period: Period, *, alone: bool) -> PeriodSaving:
     bought_usd, interval = way.bought.usd * bought_share, way.cash.interval
     cash_usd = bought_usd + (m.let_go_usd - m.charged_usd) * share
     own = alone and share == 1
+    cash_interval: Ends | None = None
+    if own and interval is not None and not m.unstated_usd:
+        cash_interval = round(interval.low * 10**9), None if interval.high is None else round(interval.high * 10**9)
     return PeriodSaving(
         capacity_nano=nano_usd_of(way.usd * share),
         cash_nano=(nano_usd_of(cash_usd), nano_usd_of(cash_usd - m.unstated_usd * share)),
         bought_nano=nano_usd_of(bought_usd),
         added_nano=nano_usd_of(m.charged_usd * share),
-        cash_interval=None if interval is None or m.unstated_usd or not own else _nano(interval),
+        cash_interval=cash_interval,
         no_interval=way.cash.no_interval if own else SHARE,
         left_out=(*m.missing, *m.absent),
     )
-
-
-def _nano(interval: Interval) -> Ends:
-    return round(interval.low * 10**9), None if interval.high is None else round(interval.high * 10**9)
 
 
 _AMOUNTS = ("capacity_nano", "bought_nano", "added_nano")

@@ -15,7 +15,7 @@ from rose.pricing.money import format_usd
 from rose.pricing.price_books.pricebook import EXAMPLE_PRICES
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
-from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns
+from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns, notes
 
 if TYPE_CHECKING:
     from rose.pricing.closing.store import Posting
@@ -95,9 +95,7 @@ def rests_on(cost: Cost) -> str:
         for close_id, count in cost.closes.items()
     )
     gaps = ", ".join(f"{utc(gap.from_ns)[:13]} to {utc(gap.to_ns)[:13]} UTC" for gap in cost.open)
-    return "; ".join(
-        text for text in (f"closed: {closes}" if closes else "", f"open, priced now: {gaps}" if gaps else "") if text
-    )
+    return "; ".join(notes(f"closed: {closes}" if closes else "", f"open, priced now: {gaps}" if gaps else ""))
 
 
 def csv_text(cost: Cost) -> str:

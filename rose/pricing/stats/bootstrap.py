@@ -8,7 +8,7 @@ are seeded, and equal on any machine."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -37,9 +37,6 @@ class Interval:
     low: float
     high: float | None
 
-    def holds(self, value: float) -> bool:
-        return self.low <= value and (self.high is None or value <= self.high)
-
     def over(self, divisor: float) -> Interval:
         return Interval(low=self.low / divisor, high=None if self.high is None else self.high / divisor)
 
@@ -53,7 +50,8 @@ def sums(columns: Ints) -> Floats | None:
     # Floats multiply much faster, and hold whole numbers up to 2^53 exactly.
     assert int(np.abs(columns).max(initial=0)) * size < 2**53
     ordered = columns[np.lexsort(columns.T[::-1])].astype(np.float64)
-    return np.concatenate([np.asarray(drawn @ ordered, dtype=np.float64) for drawn in _drawn(size)])
+    draws = _kept(size) if size <= _KEPT_UNITS else _drawn(size)
+    return np.concatenate([np.asarray(drawn @ ordered, dtype=np.float64) for drawn in draws])
 
 
 def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
@@ -133,23 +131,13 @@ def rounded(value: float) -> float:
 
 
 def _drawn(size: int) -> Iterator[Floats]:
-    if size <= _KEPT_UNITS:
-        yield _kept(size)
-        return
     random = np.random.default_rng(_SEED)
     block = max(1, min(RESAMPLES, _DRAWS_AT_ONCE // size))
     for start in range(0, RESAMPLES, block):
-        yield _times_drawn(random, min(block, RESAMPLES - start), size)
+        drawn = random.integers(size, size=(min(block, RESAMPLES - start), size))
+        yield np.array([np.bincount(units, minlength=size) for units in drawn], dtype=np.float64)
 
 
 @functools.lru_cache(maxsize=32)
-def _kept(size: int) -> Floats:
-    return _times_drawn(np.random.default_rng(_SEED), RESAMPLES, size)
-
-
-def _times_drawn(random: np.random.Generator, resamples: int, size: int) -> Floats:
-    drawn = random.integers(size, size=(resamples, size))
-    times = np.empty((resamples, size))
-    for row, units in zip(times, drawn, strict=True):
-        row[:] = np.bincount(units, minlength=size)
-    return times
+def _kept(size: int) -> Sequence[Floats]:
+    return tuple(_drawn(size))

@@ -36,13 +36,11 @@ class Side:
     @classmethod
     def from_rows(cls, rows: Iterable[Row]) -> Side:
         parts = list(rows)
-
-        def added(name: str) -> float:
-            return sum(float(row[name]) for row in parts)
-
-        squares = None if any(row["squares"] is None for row in parts) else added("squares")
-        clusters = Clusters(int(added("clusters")), added("yy"), added("yx"), added("xx"))
-        return cls(x=added("x"), y=added("y"), squares=squares, clusters=clusters)
+        x, y, count, yy, yx, xx = (
+            sum(float(row[name]) for row in parts) for name in ("x", "y", "clusters", "yy", "yx", "xx")
+        )
+        squares = None if any(row["squares"] is None for row in parts) else sum(float(row["squares"]) for row in parts)
+        return cls(x=x, y=y, squares=squares, clusters=Clusters(int(count), yy, yx, xx))
 
     @property
     def variance(self) -> float:

@@ -18,8 +18,8 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.close import user
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
-from rose.pricing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, USD, PricingError
+from rose.pricing.period import NS_PER_DAY, Period, day_of, naive
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.table import Column, Mark, Table, notes, report_table
 from rose.pricing.watch.forecast import Forecast, forecast
@@ -29,18 +29,6 @@ HISTORY_DAYS = 56  #: Past days that a forecast is fitted to.
 BUDGETED = "budgeted"  #: Action of the ledger's event.
 
 _NO_CHARGE = "this team has no charge: check how its name is spelt"
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """The budget of a team for a month. `set_us` is in UTC microseconds since the Unix epoch."""
-
-    team: str
-    month: str  # `2026-06`, UTC.
-    budget_nano: int
-    currency: str
-    set_us: int
-    set_by: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,15 +71,15 @@ def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | 
     if nano < 0 or nano.denominator != 1 or nano >= 2**63:
         raise PricingError(f"budget {usd!r} must be 0 or more dollars, with 9 decimals at most")
     with ledger.lock("closing"):
-        budget = Budget(team, month.label, int(nano), "USD", utc_us(), by or user())
-        ledger.record_in_books(BUDGETED, dataclasses.asdict(budget), budget.set_us)
+        set_us, detail = utc_us(), {"team": team, "month": month.label, "budget_nano": int(nano), "currency": USD}
+        ledger.record_in_books(BUDGETED, {**detail, "set_us": set_us, "set_by": by or user()}, set_us)
     return int(nano)
 
 
 def budgets(ledger: Ledger, month: Period) -> dict[str, int]:
     """Return each team's budget for the month, as last set, in nano-dollars. Raises LedgerError."""
-    recorded = (Budget(**fields) for fields in ledger.book_details(BUDGETED))
-    return {budget.team: budget.budget_nano for budget in recorded if budget.month == month.label}
+    recorded = ledger.book_details(BUDGETED)
+    return {detail["team"]: detail["budget_nano"] for detail in recorded if detail["month"] == month.label}
 
 
 def show(
@@ -128,15 +116,10 @@ def expected(
         raise PricingError(f"the month and earlier days have no charge of team {team!r}{did_you_mean(team, teams)}")
     rows = []
     for name in (None, *teams) if team is None else (team,):
-        spent_nano, _ = costs.spent(name)
         estimate = costs.forecast(name)
-        spent = Figures(costs.stamp).amount(spent_nano, AMORTIZED)
+        spent = Figures(costs.stamp).amount(costs.spent(name)[0], AMORTIZED)
         rows.append(Expected(team=name, month=month.label, spent=spent, forecast=_figure(costs.stamp, estimate)))
     return rows
-
-
-def current_month(now_us: int | None = None) -> Period:
-    return month_at(1000 * (utc_us() if now_us is None else now_us))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +140,7 @@ class _Costs:
         so_far = Period(month.from_ns, min(month.to_ns, (now_ns // NS_PER_HOUR + 1) * NS_PER_HOUR))
         charges, unread = None, ""
         if now_ns < month.to_ns:
-            fitted = Period(of_day(day_of(now_ns)).from_ns - HISTORY_DAYS * NS_PER_DAY, so_far.to_ns)
+            fitted = Period((now_ns // NS_PER_DAY - HISTORY_DAYS) * NS_PER_DAY, so_far.to_ns)
             try:
                 charges = bill(ledger, fitted, book, provenance=provenance)
             except PricingError as error:
@@ -165,7 +148,7 @@ class _Costs:
                 unread = f"; the days before {month.label} cannot be priced: {error}"
         charges = charges or bill(ledger, so_far, book, provenance=provenance)
         stamp = dataclasses.replace(charges.stamp, from_ns=so_far.from_ns, to_ns=so_far.to_ns)
-        return cls(hours=charges.hours, stamp=stamp, month=month, now_ns=now_ns, unread=unread)
+        return cls(hours=charges.by("team"), stamp=stamp, month=month, now_ns=now_ns, unread=unread)
 
     def spent(self, team: str | None) -> tuple[int, int]:
         """Return a team's cost in the month, and the part of this cost from closed hours, in nano-dollars."""
@@ -180,7 +163,7 @@ class _Costs:
     def _history(self, team: str | None) -> Mapping[date, int]:
         """Return the team's nano-dollars on each past day, from the first whole day on which the fleet had charges."""
         day = pl.col("hour").dt.date().alias("day")
-        past = self.hours.filter(pl.col("hour") < naive(of_day(day_of(self.now_ns)).from_ns))
+        past = self.hours.filter(pl.col("hour") < naive(self.now_ns // NS_PER_DAY * NS_PER_DAY))
         if past.is_empty():
             return {}
         first_hour, last = past["hour"].min(), day_of(self.now_ns) - timedelta(days=1)
@@ -214,23 +197,16 @@ def _of_team(hours: pl.DataFrame, team: str | None) -> pl.DataFrame:
 
 
 def _figure(stamp: Stamp, estimate: Forecast) -> Figure:
-    return Figure(
-        value=estimate.expected_nano,
-        unit="nano_usd",
-        view=AMORTIZED,
-        stamp=stamp,
-        basis=f"estimated: {estimate.method}",
-        why=estimate.method if estimate.expected_nano is None else None,
-        low=estimate.low_nano,
-        high=estimate.high_nano,
-    )
+    basis = f"estimated: {estimate.method}"
+    figure = Figures(stamp).amount(estimate.expected_nano, AMORTIZED, basis=basis, why=estimate.method)
+    return dataclasses.replace(figure, low=estimate.low_nano, high=estimate.high_nano)
 
 
 def _left(month: Period, now_ns: int) -> list[tuple[date, Fraction]]:
     begin_ns = max(month.from_ns, now_ns)
     days = []
     while begin_ns < month.to_ns:
-        end_ns = min(of_day(day_of(begin_ns)).to_ns, month.to_ns)
+        end_ns = min((begin_ns // NS_PER_DAY + 1) * NS_PER_DAY, month.to_ns)
         days.append((day_of(begin_ns), Fraction(end_ns - begin_ns, NS_PER_DAY)))
         begin_ns = end_ns
     return days

@@ -53,7 +53,7 @@ def test_the_levers_of_the_sample(answers: dict[str | None, Section]) -> None:
     assert {row["lever"] for row in table.records()} == {levers.WORDS[name] for name in names}
     saved = [row["saves"].value for row in table.records()]
     assert saved == sorted(saved, reverse=True)
-    assert "saves $" in answers[None].text("says")
+    assert "saves $" in answers[None].paragraph("says").text
     cpm, alpha = row("cpm"), row("alpha")
     assert (cpm["value"].text, cpm["a tenth better"].text) == ("$2.00", "$1.80")
     assert alpha["elasticity"].value == -1

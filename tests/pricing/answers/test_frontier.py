@@ -203,8 +203,8 @@ def test_the_frontier_of_a_run(sample_made: list[events.Event], write_ledger: Ca
         assert row["side"] == frontier.UNKNOWN
         assert row["training"].value is not None
         assert row["inference"].value is None
-    assert "not enough data to tell" in answer.text("rollouts")
-    assert "Independent tries always stay below 1%" in answer.text("rollouts")
+    assert "not enough data to tell" in answer.paragraph("rollouts").text
+    assert "Independent tries always stay below 1%" in answer.paragraph("rollouts").text
     json.dumps(answer.to_json(), allow_nan=False)
 
 

@@ -1,7 +1,7 @@
 import json
 from dataclasses import replace
 from fractions import Fraction
-from math import log
+from math import inf, log
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,8 @@ def test_the_cost_of_a_correct_answer_has_the_verdict_s_price_in_it() -> None:
     # 0.05 a judged trajectory; alpha 0.5 and PPV 0.9.
     assert v.usd_per_correct == Fraction(5, 100) / Fraction(1, 2) / Fraction(9, 10)
     assert v.interval is not None
-    assert v.interval.holds(float(v.usd_per_correct))
-    assert v.chance_cheapest is None
+    assert v.interval.low <= float(v.usd_per_correct) <= (v.interval.high or inf)
+    assert (comparison.cheapest, v.chance_cheapest) == (None, None)
     assert "Only v judged the probes" in comparison.says
 
 
@@ -197,10 +197,10 @@ def test_verifiers_on_probes_of_a_file(sample_kept: Path, tmp_path: Path) -> Non
     assert hasty["logarithmic"].text == "infinite: 30 reported as certain turned out otherwise"
     assert (hasty["Brier"].value, hasty["PPV"].value, hasty["FPR"].value) == (0.5, 0.5, 1)
     # Wrongly accepted answers cost nothing here, so the free one is cheaper for each correct one, in every draw.
-    assert answer.text("says").startswith("hasty makes a correct answer cheapest")
+    assert answer.paragraph("says").text.startswith("hasty makes a correct answer cheapest")
     assert answer.table("scores").view == hasty["Brier"].basis == "file probes.csv"
     # What a trajectory cost has no interval, so a correct answer's cost has none either.
-    assert (careful["per correct"].interval_text, careful["per correct"].no_interval) == ("", UNKNOWN)
+    assert (careful["per correct"].short_interval, careful["per correct"].no_interval) == ("-", UNKNOWN)
     assert [answer.figure("cost", name, "accepts").value for name in COSTS] == [0.5, 1]
     json.dumps(answer.to_json(), allow_nan=False)
 
@@ -225,4 +225,4 @@ def test_without_a_probe_there_is_nothing_to_score(sample_kept: Path, tmp_path: 
             procurement(run)
         with pytest.raises(PricingError, match="has no rows"):
             procurement(run, empty)
-        assert "no verdict of run" in correct_answer.sections(run)["verifiers"].text("missing")
+        assert "no verdict of run" in correct_answer.sections(run)["verifiers"].paragraph("missing").text

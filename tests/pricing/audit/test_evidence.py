@@ -64,4 +64,4 @@ def test_events_are_found_in_their_files_with_their_chain(fleet: Path) -> None:
     assert (fleet / file).exists()
     flip(fleet / file, -9)
     with pytest.raises(LedgerError):
-        spans(Ledger(fleet), evidence.slices, Ledger(fleet).verify())
+        list(spans(Ledger(fleet), evidence.slices, Ledger(fleet).verify()))

@@ -8,9 +8,9 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit.explain import ChargeQuestion, Explanation, elements, explain, explain_closed
 from rose.pricing.audit.steps import Held, held
-from rose.pricing.charges import Stay
+from rose.pricing.charges import Stay, pricing
 from rose.pricing.charges.pricing import DIMENSIONS
-from rose.pricing.closing import charge_algebra, close
+from rose.pricing.closing import close
 from rose.pricing.closing.close import restate
 from rose.pricing.money import NS_PER_HOUR as H
 from rose.pricing.money import PricingError, QuestionError
@@ -199,7 +199,7 @@ def test_every_charge_of_any_ledger_re_adds(made: Made) -> None:
         explained = explain(Ledger(root), asked, ANY_BOOK)
         assert (explained.faults, explained.device_hour.run_id) == ([], fleet)
         own = frame.filter(run_id=run_id, device_id=device_id, hour=hour)
-        assert explained.amount.value == charge_algebra.total(own)
+        assert explained.amount.value == pricing.total(own)
     hours = frame.select("fleet_run_id", "device_id", "hour").unique(maintain_order=True).head(1)
     total = 0
     for run_id, device_id, hour in hours.iter_rows():
@@ -207,7 +207,7 @@ def test_every_charge_of_any_ledger_re_adds(made: Made) -> None:
         explained = explain(Ledger(root), asked, ANY_BOOK)
         assert explained.faults == []
         total += int(explained.amount.value or 0)
-    assert total == charge_algebra.total(frame.join(hours, on=["fleet_run_id", "device_id", "hour"]))
+    assert total == pricing.total(frame.join(hours, on=["fleet_run_id", "device_id", "hour"]))
 
 
 def test_an_explanation_is_a_chain_of_lines(fleet_kept: Path) -> None:

@@ -89,7 +89,7 @@ def test_it_is_said_whether_borrowing_paid(priced_sample: PricedRun) -> None:
     gain, ratio, m = (row["value"].value for row in answer.table("multiplier").records())
     assert (m, gain) == (pytest.approx((1 + ratio) / gain), pytest.approx(1.25))
     assert bill[comparison.CASH].no_interval
-    assert answer.text("says").startswith("Borrowing came out cheaper, without an interval (")
+    assert answer.paragraph("says").text.startswith("Borrowing came out cheaper, without an interval (")
 
 
 def test_a_dear_route_turns_the_borrow_into_a_loss(sample_kept: Path) -> None:

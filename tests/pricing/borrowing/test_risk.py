@@ -48,14 +48,14 @@ def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(
     added = harm[risk.HARMED]
     assert added.value == pytest.approx(sum(lent) - len(lent) * sum(withheld) / len(withheld))
     assert 0 < added.low < added.value < added.high
-    assert answer.text("says").startswith("Lending delays serving: ")
+    assert answer.paragraph("says").text.startswith("Lending delays serving: ")
     assert risk.harmful(risk.without_prices(Ledger(held_out), "run")) is True
 
 
 def test_without_withheld_windows_nothing_is_told(never_withheld: Path, never_withheld_run: PricedRun) -> None:
     answer, harm = late(never_withheld_run)
     assert risk.harmful(risk.without_prices(Ledger(never_withheld), "run")) is None
-    assert "leases were never withheld at random" in answer.text("says")
+    assert "leases were never withheld at random" in answer.paragraph("says").text
     assert {harm[name].value for name in (risk.REQUESTS, risk.LATE, risk.LATE_WITHOUT, risk.HARMED)} == {None}
 
 

@@ -121,7 +121,7 @@ def test_every_figure_says_that_it_is_simulated(sample_made: Sequence[events.Eve
     assert worst["windows that fit"].value == pytest.approx(sum(x == 0 for x in beyond) / 60)
     assert worst["wasted"].value == pytest.approx(sum(beyond) / sum(n // 2 for n in range(60)))
     assert coupled.row("0")["per M answer tokens (C3)"].value is not None
-    assert answer.text("says").startswith("none in [0, 1]: borrowing is cheaper")
+    assert answer.paragraph("says").text.startswith("none in [0, 1]: borrowing is cheaper")
     assert "[marginal; USD, simulated, EXAMPLE PRICES" in printed(answer.parts.values())
 
 
@@ -131,4 +131,4 @@ def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
     answer = section(sample, spikes, "short")
     assert "coupled" not in answer.parts
     assert answer.figure("windows", R_STAR).value is None
-    assert answer.text("says") == "not enough data: no token was made on borrowed devices"
+    assert answer.paragraph("says").text == "not enough data: no token was made on borrowed devices"

@@ -59,7 +59,7 @@ def test_a_period_between_two_closes_is_one_bill(tmp_path: Path) -> None:
     assert by_hour["cost_nano"].to_list() == [3_600_000_000] * 3
     assert by_hour["closed"].to_list() == [True, False, True]
     by_team = by_hour.with_columns(team=pl.lit("chat")).select("hour", "team", "closed", "cost_nano")
-    assert whole_bill.hours.sort("hour").rows() == by_team.rows()
+    assert whole_bill.by("team").sort("hour").rows() == by_team.rows()
     # A part of a close is a part of a bill.
     assert (
         bill(Ledger(root), Period(T0_NS + HOUR_NS, T0_NS + 3 * HOUR_NS), BOOK).frame["cost_nano"].sum() == 7_200_000_000
@@ -77,7 +77,7 @@ def test_what_has_no_bill_says_why(fleet: Path) -> None:
     (fleet / "live" / "test" / "000000" / "foreign").write_text("")
     with pytest.raises(PricingError, match="does not verify"):
         bill(Ledger(fleet), DAY, BOOK, provenance="live")
-    assert not bill(Ledger(fleet, allow_unverified=True), FIRST_HOUR, BOOK, provenance="live").verified
+    assert not bill(Ledger(fleet, allow_unverified=True), FIRST_HOUR, BOOK, provenance="live").stamp.verified
 
 
 HOURS = st.integers(0, 100)

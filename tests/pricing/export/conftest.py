@@ -10,7 +10,8 @@ from rose.pricing import charges
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.bill import Bill, bill, of_close
 from rose.pricing.closing.close import restate
-from rose.pricing.period import Period, nanoseconds, of_hours
+from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.period import Period, nanoseconds
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing import any_event
@@ -68,7 +69,7 @@ def close_bill(closed: tuple[Path, str]) -> Bill:
 
 def whole_bill(root: Path, book: PriceBook) -> Bill:
     hours = [nanoseconds(hour) for hour in charges.price(Ledger(root), book).frame["hour"].unique()]
-    return bill(Ledger(root), of_hours(min(hours), max(hours)), book)
+    return bill(Ledger(root), Period(min(hours), max(hours) + NS_PER_HOUR), book)
 
 
 def record(root: Path, provenance: events.Provenance) -> Path:

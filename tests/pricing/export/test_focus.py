@@ -213,6 +213,7 @@ def test_focus_s_own_validator_finds_nothing_new(
 
 
 def test_rows_of_an_unverified_ledger_say_so(tmp_path: Path, period_bill: Bill) -> None:
-    focus.write(dataclasses.replace(period_bill, verified=False), tmp_path / "rows.parquet")
+    unverified = dataclasses.replace(period_bill.stamp, verified=False)
+    focus.write(dataclasses.replace(period_bill, stamp=unverified), tmp_path / "rows.parquet")
     provenances = pl.read_parquet(tmp_path / "rows.parquet")["x_Provenance"].unique().to_list()
     assert provenances == [f"{period_bill.stamp.provenance}, UNVERIFIED"]

@@ -102,7 +102,7 @@ def test_the_bill_is_exact_in_each_view(values: Any, close_bill: Bill) -> None:
         assert round(rows[name][1].value * 10**9) == nano
     assert "one whole run" in rows["marginal"][1].value
     assert rows["closes"][1].value == close_bill.close_id
-    assert rows["price book's SHA-256"][1].value == close_bill.book.sha256
+    assert rows["price book's SHA-256"][1].value == close_bill.stamp.book.sha256
 
 
 def test_text_of_the_ledger_is_text(period_bill: Bill, tmp_path: Path) -> None:
@@ -124,7 +124,8 @@ def test_prices_are_numbers_with_their_source(values: Any) -> None:
 
 
 def test_figures_not_to_be_trusted_are_marked_on_every_sheet(period_bill: Bill, tmp_path: Path) -> None:
-    workbook.write(dataclasses.replace(period_bill, verified=False, provenance="simulated"), tmp_path / "b.xlsx")
+    stamp = dataclasses.replace(period_bill.stamp, verified=False, provenance="simulated")
+    workbook.write(dataclasses.replace(period_bill, stamp=stamp), tmp_path / "b.xlsx")
     for sheet in openpyxl.load_workbook(tmp_path / "b.xlsx"):
         top = " ".join(str(cell.value) for row in sheet.iter_rows(max_row=3) for cell in row if cell.value)
         assert "SIMULATED" in top, sheet.title

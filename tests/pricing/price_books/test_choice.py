@@ -2,7 +2,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +13,9 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.answers import run_report
 from rose.pricing.closing.close import close
 from rose.pricing.money import PricingError
-from rose.pricing.period import Period, of_day
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.entries import PriceBookError
+from rose.pricing.spend.calendar import Calendar
 from tests.pricing import any_event
 from tests.pricing.conftest import data, refused, rose, succeeded
 
@@ -192,7 +191,7 @@ def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book
 def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) -> None:
     book = pricebook.load(name)
     with pytest.raises(PricingError, match=rf"closing .* is refused .*{name}.*{WATERMARK}.*rose price FILE"):
-        close(Ledger(sample), of_day(date(2026, 6, 1)), book)
+        close(Ledger(sample), Calendar().period("2026-06-01", 0), book)
     with pytest.raises(PricingError, match=f"adoption is refused .*{WATERMARK}"):
         pricebook.adopt(Ledger(sample), book, by="ann")
     assert pricebook.parse(EXAMPLE.text.replace('version = "', 'version = "copy of '), "copied.toml").example

@@ -28,9 +28,9 @@ def test_a_run_is_priced_as_the_report_prices_it(priced_sample: PricedRun, sampl
     assert run.make.money(sum(run.cost.paid.values()) / run.groups.accepted, "").value == blended.value
     figure = run.make.measure(0.5, "share", interval=Interval(low=0.25, high=None))
     assert (figure.text, figure.stamp) == ("50.0%", run.stamp)
-    assert figure.interval_text == "25.0% to unbounded"
+    assert figure.short_interval == "25.0% to unbounded"
     nothing = run.make.measure(None, interval=Interval(low=0.25, high=1))
-    assert (nothing.text, nothing.interval_text) == ("not enough data", "")
+    assert (nothing.text, nothing.short_interval) == ("not enough data", "-")
 
 
 def test_time_that_another_writer_reports_again_changes_no_figure(sample: Path, sample_report: Report) -> None:

@@ -131,7 +131,7 @@ def test_the_documents_have_the_sample_s_figures(tmp_path: Path) -> None:
     ledger = Path(shutil.copytree(root / "sample_traces" / "ledger", tmp_path / "ledger"))
     section = run_report.build(Ledger(ledger), None, "example").section
     cash = section.figure("savings", CASH)
-    assert f"{cash.text} or less (95% {cash.interval_text})" in pricing
+    assert f"{cash.text} or less (95% {cash.short_interval})" in pricing
     assert f"{section.figure('glance', THOUSAND).text} (amortized)" in pricing
     for place in ("borrowed", "dedicated"):
         usd = section.figure("tokens", f"{place} devices", "amortized").value / 10**9
