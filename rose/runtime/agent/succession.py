@@ -65,7 +65,7 @@ def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: A
 
 
 def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Predecessor | None:
-    with _reading(ledger, f"how far device {device_id} is accounted for") as connection:
+    with _reading(ledger, f"the accounted time of device {device_id}") as connection:
         until_ns, _, joined, train_run_id = _known(connection, run_id, device_id) or (0, 0, False, "")
         if not joined:
             return None
