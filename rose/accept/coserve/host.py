@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from rose.accept.coserve.keeper import Policy
 from rose.config import CoservingConfig
@@ -38,12 +35,6 @@ class Gpu:
     index: int
     tokens: int = 65536
     graph_batch_max: int = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    serving: Path
-    rollout: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +70,21 @@ class Engine(EngineProcess):
 
 
 class Host:
-    def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> None:
+    def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Mapping[str, Path]) -> None:
         self.folder = folder
         self.cores = cores
         self.gpu = gpu
-        self.models = checkpoints
+        self.models = checkpoints  #: By engine.
         self.serving_tokens, self.rollout_tokens = _SERVING_TOKENS, _ROLLOUT_TOKENS
         if gpu is not None:
             self.serving_tokens = self.rollout_tokens = gpu.tokens
-        self.rollout_layers = int(json.loads((checkpoints.rollout / "config.json").read_text())["num_hidden_layers"])
         self.page = ArbiterPage.create(folder / "page")
         self.engines: dict[str, EngineProcess] = {}
 
     @property
     def memory(self) -> KvMemory:
         dtype = cpu.dtype() if self.gpu is None else None
-        serving, rollout = (kv_bytes_per_token(model, dtype) for model in (self.models.serving, self.models.rollout))
+        serving, rollout = (kv_bytes_per_token(self.models[name], dtype) for name in (SERVING, ROLLOUT))
         return KvMemory(
             device_bytes=2 * (self.serving_tokens * serving + self.rollout_tokens * rollout),
             serving_bytes_per_token=serving,
@@ -105,7 +95,7 @@ class Host:
 
     def launch(self, name: str) -> None:
         serves = name == SERVING
-        model = self.models.serving if serves else self.models.rollout
+        model = self.models[name]
         staging = self.staging(name)
         staging.mkdir(exist_ok=True)
         spec = EngineSpec(
@@ -135,15 +125,12 @@ class Host:
         if self.gpu is None:
             cores, host_cores = self.cores.device, self.cores.host
             idle = scheduling == os.SCHED_IDLE
-            placement.place(self.processes(name), cores=cores, host_cores=host_cores, nice=nice, idle_class=idle)
+            processes = self.engines[name].processes()
+            placement.place(processes, cores=cores, host_cores=host_cores, nice=nice, idle_class=idle)
 
     def adopt(self, policy: Policy) -> None:
         if policy.lends:
             self._place(ROLLOUT, policy.nice, policy.scheduling)
-
-    def processes(self, name: str) -> list[psutil.Process]:
-        leader = psutil.Process(self.engines[name].pid)
-        return [leader, *leader.children(recursive=True)]
 
     def stop(self, names: list[str]) -> None:
         for name in names:
@@ -163,7 +150,7 @@ class Host:
 
 
 @contextmanager
-def opened(folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> Iterator[Host]:
+def opened(folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Mapping[str, Path]) -> Iterator[Host]:
     """Yield a host of engines. During the block, this process uses only the host's cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores.host)

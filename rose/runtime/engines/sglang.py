@@ -187,14 +187,14 @@ class EngineProcess:
     def settle(self) -> None:
         spec = self.spec
         placement.place(
-            self._group(),
+            self.processes(),
             cores=spec.cores,
             host_cores=spec.host_cores or spec.cores,
             nice=spec.nice,
             idle_class=spec.idle_class,
         )
 
-    def _group(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         if self._process is None:
             return []
         leader = psutil.Process(self._process.pid)
