@@ -39,7 +39,6 @@ class Receiver:
         token: str | None,
         staging: Path,
         *,
-        name: str | None = None,
         run_id: str = "",
         signer: str | None = None,
         rules: OriginRules = ANYWHERE,
@@ -48,7 +47,7 @@ class Receiver:
     ) -> None:
         self.url = url.rstrip("/")
         self.staging = staging
-        self.name = name or f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
+        self.name = f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
         self._token, self._run_id, self._signer, self._rules = token, run_id, signer, rules
         self._retries, self._pace = retries, pace
         self._partial = staging / "partial"

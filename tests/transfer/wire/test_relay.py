@@ -176,7 +176,8 @@ def test_pins_and_acknowledgements_reach_the_origin(tmp_path: Path) -> None:
 
     scripted.send_chunk = wait
     with scripted.served() as origin, RelayServer(origin, tmp_path / "cache", 1 << 30) as relay:
-        receiver = Receiver(relay.url, None, tmp_path / "staging", name="me")
+        receiver = Receiver(relay.url, None, tmp_path / "staging")
+        receiver.name = "me"
         with ThreadPoolExecutor() as pool:
             fetching = pool.submit(receiver.fetch, 0, None)
             until(lambda: scripted.pins.count("PUT mine") == 2)

@@ -103,10 +103,7 @@ class OwnedEngine:
         return state
 
     def _set(self, number: int) -> None:
-        try:
-            taken = self._call("/set_internal_state", {"server_args": {ATTACH: number}})
-        except _KeyRefusedError as error:
-            raise AttachError(str(error)) from None
+        taken = self._call("/set_internal_state", {"server_args": {ATTACH: number}})
         if not isinstance(taken, list) or not taken or not all(taken):
             raise AttachError(
                 f"serving at {self.url} cannot attach to a page (answer: {taken}): install rose-serving beside its "
@@ -162,7 +159,7 @@ class OwnedEngine:
             ) from None
 
 
-class _KeyRefusedError(Exception):
+class _KeyRefusedError(AttachError):
     pass
 
 
