@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rose.accept.coserve.keeper import Policy
@@ -19,7 +19,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.models import models
 from rose.runtime.models.models import kv_bytes_per_token
-from rose.runtime.platform import cpu, placement
+from rose.runtime.platform import cpu
 from rose.runtime.platform.gpu import GATED_ARGUMENTS
 from rose.runtime.policy.kv import KvMemory
 
@@ -109,6 +109,7 @@ class Host:
             ),
             log=self.folder / f"{name}.log",
             cores=self.cores.device,
+            host_cores=self.cores.host,
             token_ids_only=not serves,
             overlap=serves,  # As on a GPU.
             gpu=None if self.gpu is None else self.gpu.index,
@@ -119,18 +120,17 @@ class Host:
 
     def wait_ready(self, name: str) -> None:
         self.engines[name].wait_ready()
-        self._place(name, nice=0, scheduling=os.SCHED_OTHER)
+        self._place(name, nice=0, idle_class=False)
 
-    def _place(self, name: str, nice: int, scheduling: int) -> None:
+    def _place(self, name: str, nice: int, idle_class: bool) -> None:
         if self.gpu is None:
-            cores, host_cores = self.cores.device, self.cores.host
-            idle = scheduling == os.SCHED_IDLE
-            processes = self.engines[name].processes()
-            placement.place(processes, cores=cores, host_cores=host_cores, nice=nice, idle_class=idle)
+            engine = self.engines[name]
+            engine.spec = replace(engine.spec, nice=nice, idle_class=idle_class)
+            engine.settle()
 
     def adopt(self, policy: Policy) -> None:
         if policy.lends:
-            self._place(ROLLOUT, policy.nice, policy.scheduling)
+            self._place(ROLLOUT, policy.nice, policy.idle_class)
 
     def stop(self, names: list[str]) -> None:
         for name in names:

@@ -1,6 +1,5 @@
 """Policies for sharing a device, and a controller that renews the lease and reads the engines' spans."""
 
-import os
 import threading
 from dataclasses import dataclass, field, replace
 
@@ -27,18 +26,18 @@ class Policy:
     stretch: float = 1.0
     slack_share: float = 0.0
     nice: int = 19
-    scheduling: int = os.SCHED_OTHER
+    idle_class: bool = False  # The kernel's class SCHED_IDLE.
 
     @property
     def core_share(self) -> float:
         """Return the share of a core that the kernel gives the rollout engine while both engines want the core."""
-        weight = _IDLE_WEIGHT if self.scheduling == os.SCHED_IDLE else _WEIGHT / 1.25**self.nice
+        weight = _IDLE_WEIGHT if self.idle_class else _WEIGHT / 1.25**self.nice
         return weight / (weight + _WEIGHT)
 
 
 SOLO, IDLE, ROSE, ROSE_SLACK = "solo", "idle", "rose", "rose_slack"
 ROSE_LAYERS, SHARE_ALL = "rose_layers", "share_all"
-_AS_LENT = Policy(scheduling=os.SCHED_IDLE)  # As a lent engine runs on CPU cores.
+_AS_LENT = Policy(idle_class=True)  # As a lent engine runs on CPU cores.
 POLICIES = {
     SOLO: Policy(lends=False),
     IDLE: _AS_LENT,

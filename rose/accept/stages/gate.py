@@ -113,7 +113,6 @@ class Device:
             Peer(name, make_party, name, device, self.page.path, core, start="forkserver")
             for name in ("serving", "rollout")
         )
-        self._step_ns = 0
 
     def start(self, deadline_ns: int) -> tuple[Ready, Ready]:
         ready: list[Ready] = []

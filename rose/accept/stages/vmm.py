@@ -163,7 +163,6 @@ class _Taker:
         self._memory: PieceMemory = HostMemory() if device == "cpu" else CudaMemory(torch.device(device))
         self._filled: list[torch.Tensor] = []
         self._taken: Reservation | None = None
-        self._pieces = self._piece_bytes = 0
 
     def free_bytes(self) -> int:
         return self._memory.free_bytes()
@@ -176,7 +175,6 @@ class _Taker:
     def take(self, pieces: int, piece_bytes: int, spare_bytes: int) -> int:
         if self._memory.free_bytes() - pieces * piece_bytes < spare_bytes:
             return 0
-        self._pieces, self._piece_bytes = pieces, piece_bytes
         self._taken = Reservation(self._memory, pieces, piece_bytes)
         self._taken.map(0, pieces)
         return self._taken.mapped_bytes
@@ -184,8 +182,9 @@ class _Taker:
     def check(self) -> int:
         """Write each piece's number into the piece. Return how many pieces then have their own number."""
         assert self._taken is not None, "nothing was taken"
-        tensor = self._taken.tensor((self._pieces, self._piece_bytes // 4), torch.int32)
-        numbers = torch.arange(self._pieces, dtype=torch.int32, device=self._memory.device)
+        pieces = self._taken.size_bytes // self._taken.piece_bytes
+        tensor = self._taken.tensor((pieces, self._taken.piece_bytes // 4), torch.int32)
+        numbers = torch.arange(pieces, dtype=torch.int32, device=self._memory.device)
         tensor.copy_(numbers[:, None])
         return int(((tensor[:, 0] == numbers) & (tensor[:, -1] == numbers)).sum())
 
