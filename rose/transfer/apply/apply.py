@@ -99,7 +99,8 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> None:
-        """Write the changes, once, while no forward pass runs. `into` may have wider types."""
+        """Write the changes into the engine's tensors, or into `into`, whose types may be wider. Do this once, and
+        while no forward pass runs. Raises TransferError."""
         if not self._patches:
             raise TransferError(f"version {self.staged.version} was already committed; prepare it again")
         into = self._current if into is None else into
