@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
-from typing import TYPE_CHECKING
+import urllib.request
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import aiohttp
@@ -16,6 +18,14 @@ _IDLE_S, _PROBE_S = 10, 5
 
 def authorization(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+def ask_json(url: str, body: object, token: str | None, timeout_s: float) -> Any:
+    """Return the JSON answer to a GET or, with a body, a POST. Raises OSError, ValueError or HTTPException."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **authorization(token)})
+    with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        return json.loads(response.read() or b"null")
 
 
 def notice_gone(connection: socket.socket) -> None:

@@ -1,13 +1,14 @@
 """`python -m benchmarks.coserve`: lending's cost for serving, and its harvest, under several policies."""
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.coserve import account, claims, overhead, pressure
 from benchmarks.shared import CACHE, arguments, at_least_one, measured
 from rose.accept.coserve import rounds, traffic
-from rose.accept.coserve.host import Cores, Gpu, Models, opened
+from rose.accept.coserve.host import ROLLOUT, SERVING, Cores, Gpu, opened
 from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE, ROSE_LAYERS, ROSE_SLACK, SOLO
 from rose.accept.coserve.rounds import LATENCIES, Round, Scene
 from rose.accept.coserve.worker import Worker
@@ -49,7 +50,7 @@ def main() -> None:
 def measure(report: Report, options: argparse.Namespace, folder: Path) -> None:
     echo(f"serving's arrivals are of {options.trace.name}", err=True)
     gpu = None if options.gpu is None else Gpu(options.gpu)
-    checkpoints = _built_in(folder) if options.model is None else Models(options.model, options.model)
+    checkpoints = _built_in(folder) if options.model is None else dict.fromkeys((SERVING, ROLLOUT), options.model)
     whole = account.mooncake(options.trace) if ".jsonl" in options.trace.suffixes else traces.read(options.trace)
     trace = traffic.scaled(whole, *(traffic.CORE_TOKENS_MAX if gpu is None else _GPU_TOKENS_MAX))
     cores = Cores.available(gpu)
@@ -86,11 +87,12 @@ def measure(report: Report, options: argparse.Namespace, folder: Path) -> None:
         overhead.measure(report, host, serving, starts=2, trials=25)
 
 
-def _built_in(folder: Path) -> Models:
+def _built_in(folder: Path) -> dict[str, Path]:
     rollout = folder / "rollout-model"
     rollout.mkdir()
     Policy(PolicyShape()).save(rollout)
-    return Models(models.resolve(models.SMOLLM2, CACHE, lambda text: echo(text, err=True)), rollout)
+    serving = models.resolve(models.SMOLLM2, CACHE, lambda text: echo(text, err=True))
+    return {SERVING: serving, ROLLOUT: rollout}
 
 
 def _compare(
@@ -116,7 +118,8 @@ def _compare(
         # Rounds without a counterpart are left out: the last one may have been cut short.
         whole = {name: series[: min(map(len, played.values()))] for name, series in played.items()}
         if whole[SOLO] and load == LIGHT:
-            claims.claim(report, whole, budgets, options.seconds, scene.host.rollout_layers)
+            shape = json.loads((scene.host.models[ROLLOUT] / "config.json").read_text())
+            claims.claim(report, whole, budgets, options.seconds, int(shape["num_hidden_layers"]))
         elif whole[SOLO]:
             claims.claim_beside(report, whole, budgets, load)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.coserve import account
 from rose.accept.coserve import rounds
-from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
+from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE, ROSE_LAYERS, ROSE_SLACK, SHARE_ALL, SOLO
 from rose.accept.coserve.rounds import LATENCIES, QUANTILES, Round
 from rose.accept.report import Report
 from rose.runtime.policy.slack import Budgets
@@ -17,10 +17,19 @@ _RATIOS = (  #: (latency, quantile, target of the ratio, whether it is about a t
     ("TPOT", 0.99, 1.10, True),
 )
 _YIELD_MARGIN_MS = 2.0
+_ABOUT = {
+    SOLO: "serving alone; the rollout engine is idle",
+    IDLE: "rollouts run while serving rests: slack, regret and the kernel's idle class",
+    ROSE: "and beside serving's requests, whose tokens may take 1.25 times what they take alone",
+    ROSE_SLACK: "and beside serving's requests, for all that their latency budgets leave",
+    ROSE_LAYERS: "slack, regret and yields between layers alone, where no kernel takes a core away",
+    SHARE_ALL: "no guard; the rollout engine runs like the serving one",
+    "static_split": "a fixed half of the device for rollouts, whatever serving does",
+}
 
 
 def claim(report: Report, played: dict[str, list[Round]], budgets: Budgets, seconds: float, layers: int) -> None:
-    report.detail["policies"] = {name: POLICIES[name].about for name in played}
+    report.detail["policies"] = {name: _ABOUT[name] for name in played}
     report.detail["budgets_ms"] = {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6}
     report.detail["rounds"] = [rounds.round_figures(one, budgets) for series in played.values() for one in series]
     report.detail["ratios_to_solo"] = {

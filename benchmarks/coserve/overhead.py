@@ -5,10 +5,11 @@ from typing import Any
 
 from benchmarks.coserve import account
 from rose.accept.coserve.host import SERVING, Host
-from rose.accept.coserve.rounds import LATENCIES, Latency, Served, serving_command
+from rose.accept.coserve.rounds import LATENCIES, Latency, serving_command
 from rose.accept.coserve.traffic import Arrivals
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
+from rose.events import Request
 from rose.runtime.coserving.attach.attaching import OwnedEngine
 from rose.terminal import echo
 
@@ -17,7 +18,7 @@ _SEED = 1_000_000
 _WARM_UP = 2
 _ATTACHED, _DETACHED = "attached", "detached"
 _CASES = (_ATTACHED, _DETACHED)
-_Trial = dict[str, Served]
+_Trial = dict[str, Request]
 
 
 def measure(report: Report, host: Host, client: Worker, starts: int, trials: int) -> None:
@@ -62,8 +63,7 @@ def _trials(host: Host, client: Worker, trials: int, seed: int) -> list[_Trial]:
             # Each prompt has the same length and other words, so that no prefix cache has it.
             client.tell(**serving_command(url, arrivals, seed + number * len(_CASES) + index))
             client.hear()
-            (request,) = client.hear()["requests"]
-            trial[case] = Served.of_event(request)
+            (trial[case],) = client.hear()["requests"]
         served.append(trial)
     return served[_WARM_UP:]
 

@@ -127,7 +127,7 @@ def _until(host: Host, number: int, met: Callable[[], bool]) -> bool:
 @contextmanager
 def _sampled(host: Host) -> Iterator[list[tuple[int, int]]]:
     """Yield a growing list of (moment, resident bytes) of the rollout engine's scheduler."""
-    (scheduler,) = (process for process in host.processes(ROLLOUT) if is_scheduler(process))
+    (scheduler,) = (process for process in host.engines[ROLLOUT].processes() if is_scheduler(process))
     resident, stopping = list[tuple[int, int]](), threading.Event()
 
     def sample() -> None:

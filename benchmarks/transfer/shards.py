@@ -1,7 +1,10 @@
 """Trainers of n ranks that publish by parts, and engines of m ranks that fetch only their shards."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,11 +16,12 @@ from rose.transfer.codec import codec
 from rose.transfer.codec.bits import dtype_name, from_bits, to_bits
 from rose.transfer.errors import TransferError
 from rose.transfer.layout.regions import Region
-from rose.transfer.layout.shards import ModelShape, Piece, cells, receiver_regions
+from rose.transfer.layout.shards import ModelShape, misfit_of, receiver_regions
 from rose.transfer.package.cuts import Cut
 from rose.transfer.package.manifest import TensorInfo
 from rose.transfer.package.parts import Writer
-from rose.transfer.store.store import VersionStore
+from rose.transfer.sources.rank_tensors import rank_tensors
+from rose.transfer.store.store import ALONE, Published, VersionStore
 from rose.transfer.wire.receiver import Receiver
 from rose.transfer.wire.server import StoreServer
 
@@ -98,7 +102,7 @@ def _weights(model: ModelShape) -> tuple[_Tensors, _Tensors]:
 def _published(folder: Path, model: ModelShape, tp: int, ranks: int, versions: Sequence[_Tensors]) -> VersionStore:
     """Publish versions by `ranks` trainer ranks for engines of up to `tp` ranks; return a store."""
     cut = cells(model, tp)
-    stores = [VersionStore(folder, tp=tp, model=model) for _ in range(ranks)]
+    stores = [VersionStore(folder) for _ in range(ranks)]
     for version, tensors in enumerate(versions):
         for rank, store in enumerate(stores):
             own = pieces(_rows(model, rank, ranks), cut)
@@ -127,6 +131,60 @@ def _own_bytes(regions: dict[str, Region], base: _Tensors, new: _Tensors) -> int
         {name: to_bits(name, tensor) for name, tensor in _slices(tensors, regions).items()} for tensors in (base, new)
     )
     return sum(len(codec.encode(before[name], after[name])) for name in regions)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of a tensor that no receiver splits. The ranks in `holders` hold it."""
+
+    name: str
+    region: Region
+    holders: frozenset[int]
+
+
+def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
+    finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
+    counts = [count for count in range(1, tp) if tp % count == 0 and misfit_of(model, count) is None]
+    receivers = [*finest, *(receiver_regions(model, count, rank) for count in counts for rank in range(count))]
+    cut: dict[str, tuple[Piece, ...]] = {}
+    for name in model.shapes:
+        boxes = grid(model.published(name), {regions[name] for regions in receivers if name in regions})
+        own = {rank: regions[name] for rank, regions in enumerate(finest) if name in regions}
+        holders = {box: frozenset(rank for rank in own if own[rank].contains(box)) for box in boxes}
+        cut[name] = tuple(Piece(name, box, holders[box]) for box in boxes)
+    return cut
+
+
+def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
+    bounds = [{start, stop} for start, stop in zip(whole.start, whole.stop, strict=True)]
+    for region in regions:
+        for axis, bound in enumerate(bounds):
+            bound.update((region.start[axis], region.stop[axis]))
+    intervals = [
+        [(a, b) for a, b in itertools.pairwise(sorted(bound)) if whole.start[axis] <= a and b <= whole.stop[axis]]
+        for axis, bound in enumerate(bounds)
+    ]
+    return [Region(tuple(a for a, _ in box), tuple(b for _, b in box)) for box in itertools.product(*intervals)]
+
+
+class ShardedStore(VersionStore):
+    """A store whose versions are cut for engines of up to `tp` ranks."""
+
+    def __init__(self, folder: Path, *, model: ModelShape, tp: int = 1, **options: Any) -> None:
+        super().__init__(folder, **options)
+        self._model, self._cut = model, cells(model, tp)
+
+    def publish(
+        self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
+    ) -> Published:
+        whole = {name: tensors[name] for name, tensor in rank_tensors(tensors).items() if not tensor.tied}
+        for name, tensor in whole.items():
+            if tuple(tensor.shape) != self._model.shapes[name]:
+                raise TransferError(f"tensor {name!r} has shape {list(tensor.shape)}, unlike the model's")
+        part = {piece: whole[piece.name][piece.region.slices] for name in whole for piece in self._cut[name]}
+        published = self.publish_part(version, ALONE, cut_part(part, self._model), written=visible)
+        assert published is not None, "there are no other ranks to wait for"
+        return published
 
 
 def pieces(boxes: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rose.accept.report import Report
 from rose.accept.stage import STAGES, StageReport, run_stages
 from rose.errors import UserError
+from rose.ledger.files.layout import write_file
 from rose.terminal import echo
 
 _INTERRUPTED = 130
@@ -30,9 +31,7 @@ def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, f
     def ended(outcome: StageReport) -> None:
         skipped.extend([outcome.benchmark] if outcome.skipped else [])
         if file is not None:
-            partial = file.with_name(file.name + ".partial")
-            partial.write_text(report.text())
-            partial.replace(file)
+            write_file(file, report.text().encode(), sync=False)
         _print(outcome)
 
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rose.accept.report import ROOT, Claim, Report, claims_json
+from rose.ledger.files.layout import write_file
 
 _LOG_LINES = 15
 _SAVED = ("facts", "detail", "skipped", "failed")
@@ -86,9 +87,8 @@ class StageReport(Report):
         self.save()
 
     def save(self) -> None:
-        partial = self.file.with_suffix(".partial")
-        partial.write_text(json.dumps({"claims": claims_json(self.claims)} | {n: getattr(self, n) for n in _SAVED}))
-        partial.replace(self.file)
+        parts = {"claims": claims_json(self.claims)} | {name: getattr(self, name) for name in _SAVED}
+        write_file(self.file, json.dumps(parts).encode(), sync=False)
 
     def load(self) -> None:
         kept = json.loads(self.file.read_text())

@@ -1,10 +1,11 @@
 import pytest
 
 from rose.accept.coserve.keeper import ROSE, ROSE_SLACK, SHARE_ALL, SOLO
-from rose.accept.coserve.rounds import Round, Served, claim_never_empty
+from rose.accept.coserve.rounds import Round, claim_never_empty
 from rose.accept.stage import Scope, StageReport
 from rose.accept.stages import busy_engines
 from rose.runtime.policy.slack import Budgets
+from tests.accept.made_requests import completed
 
 MS = 1_000_000
 
@@ -15,7 +16,7 @@ def report(tmp_path) -> StageReport:
 
 
 def a_round(policy: str, ttft_ms: float, tpot_ms: float, tokens: int) -> Round:
-    served = tuple(Served(True, round(ttft_ms * MS), round(tpot_ms * MS), None, 0, None) for _ in range(4))
+    served = tuple(completed(round(ttft_ms * MS), round(tpot_ms * MS)) for _ in range(4))
     return Round(
         policy=policy,
         number=0,

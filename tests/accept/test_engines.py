@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rose.accept.coserve.host import Cores, Host, Models
+from rose.accept.coserve.host import Cores, Host
 from rose.accept.stage import Scope, SkippedError, StageReport
 from rose.accept.stages import engine_models, engines
 from rose.runtime.models.policy_model import Policy
@@ -19,9 +19,8 @@ def report(tmp_path) -> StageReport:
 
 def test_a_part_that_does_not_fit_or_fails_ends_no_other(report, tmp_path):
     folders = [engine_models.write(tmp_path / name, engine_models.SMALL) for name in ("serving", "rollout")]
-    host = Host(tmp_path, Cores((0,), (1,)), None, Models(*folders))
+    host = Host(tmp_path, Cores((0,), (1,)), None, dict(zip(("serving", "rollout"), folders, strict=True)))
     assert "--load-format=dummy" in host._arguments(folders[0], serves=True)
-    assert host.rollout_layers == engine_models.SMALL.num_hidden_layers
     parts = engines.Parts(report, host, None, engine_models.SMALL, time.monotonic() + 1)
     host.page.close()
     assert not parts.run("sync", 14, lambda: pytest.fail("it does not fit"))

@@ -17,13 +17,14 @@ from benchmarks.coserve import __main__ as coserve
 from benchmarks.coserve import account, claims
 from rose.accept.coserve import traffic
 from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE_LAYERS, SHARE_ALL, SOLO, Keeper
-from rose.accept.coserve.rounds import Round, Served
+from rose.accept.coserve.rounds import Round
 from rose.accept.report import ROOT, Report
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, Hold
 from rose.runtime.traffic import trace as traces
+from tests.accept.made_requests import completed
 
 BUDGETS = Budgets(100_000_000, 20_000_000)
 MEMORY = KvMemory(
@@ -35,7 +36,7 @@ MS = 1_000_000
 def one_round(
     policy: str, number: int, ttft_ms: list[float], spans: list[SpanRecord], tokens: int = 0, length_ns: int = 1000
 ) -> Round:
-    served = tuple(Served(True, round(value * MS), round(value * MS / 10), None, 0, None) for value in ttft_ms)
+    served = tuple(completed(round(value * MS), round(value * MS / 10)) for value in ttft_ms)
     return Round(
         policy=policy,
         number=number,

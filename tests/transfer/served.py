@@ -12,16 +12,17 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from benchmarks.transfer.throttle import Throttle
 from rose.transfer.apply.staged import Staged
 from rose.transfer.package.manifest import Chunk, Manifest, Package, index_bytes, plan
-from rose.transfer.wire.origin import Route
+from rose.transfer.wire.origin import Route, open_origin
 from rose.transfer.wire.receiver import Receiver
 from rose.transfer.wire.server import Server
 from tests.transfer.made_manifests import piece
@@ -32,6 +33,11 @@ ELEMENTS = 8 << 20
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([__name__])
+
+
+def newest(url: str, token: str | None) -> int | None:
+    with closing(open_origin(url, token)) as origin:
+        return max((package.version for package in origin.packages()), default=None)
 
 
 def noise(seed: int, size_bytes: int) -> bytes:
@@ -133,7 +139,7 @@ class Scripted:
     async def _pin(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         route = Route(tuple(self.plan(self.packages(), body["version"], body["have"])), self.pin, self.ttl_s)
-        return web.Response(body=route.to_bytes())
+        return web.Response(body=msgspec.json.encode(route))
 
     async def _touch(self, request: web.Request) -> web.StreamResponse:
         self.pins.append(f"{request.method} {request.match_info['name']}")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import psutil
 
 from rose.accept.coserve.keeper import Policy
 from rose.config import CoservingConfig
@@ -22,7 +19,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.models import models
 from rose.runtime.models.models import kv_bytes_per_token
-from rose.runtime.platform import cpu, placement
+from rose.runtime.platform import cpu
 from rose.runtime.platform.gpu import GATED_ARGUMENTS
 from rose.runtime.policy.kv import KvMemory
 
@@ -38,12 +35,6 @@ class Gpu:
     index: int
     tokens: int = 65536
     graph_batch_max: int = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    serving: Path
-    rollout: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +70,21 @@ class Engine(EngineProcess):
 
 
 class Host:
-    def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> None:
+    def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Mapping[str, Path]) -> None:
         self.folder = folder
         self.cores = cores
         self.gpu = gpu
-        self.models = checkpoints
+        self.models = checkpoints  #: By engine.
         self.serving_tokens, self.rollout_tokens = _SERVING_TOKENS, _ROLLOUT_TOKENS
         if gpu is not None:
             self.serving_tokens = self.rollout_tokens = gpu.tokens
-        self.rollout_layers = int(json.loads((checkpoints.rollout / "config.json").read_text())["num_hidden_layers"])
         self.page = ArbiterPage.create(folder / "page")
         self.engines: dict[str, EngineProcess] = {}
 
     @property
     def memory(self) -> KvMemory:
         dtype = cpu.dtype() if self.gpu is None else None
-        serving, rollout = (kv_bytes_per_token(model, dtype) for model in (self.models.serving, self.models.rollout))
+        serving, rollout = (kv_bytes_per_token(self.models[name], dtype) for name in (SERVING, ROLLOUT))
         return KvMemory(
             device_bytes=2 * (self.serving_tokens * serving + self.rollout_tokens * rollout),
             serving_bytes_per_token=serving,
@@ -105,7 +95,7 @@ class Host:
 
     def launch(self, name: str) -> None:
         serves = name == SERVING
-        model = self.models.serving if serves else self.models.rollout
+        model = self.models[name]
         staging = self.staging(name)
         staging.mkdir(exist_ok=True)
         spec = EngineSpec(
@@ -119,6 +109,7 @@ class Host:
             ),
             log=self.folder / f"{name}.log",
             cores=self.cores.device,
+            host_cores=self.cores.host,
             token_ids_only=not serves,
             overlap=serves,  # As on a GPU.
             gpu=None if self.gpu is None else self.gpu.index,
@@ -129,21 +120,17 @@ class Host:
 
     def wait_ready(self, name: str) -> None:
         self.engines[name].wait_ready()
-        self._place(name, nice=0, scheduling=os.SCHED_OTHER)
+        self._place(name, nice=0, idle_class=False)
 
-    def _place(self, name: str, nice: int, scheduling: int) -> None:
+    def _place(self, name: str, nice: int, idle_class: bool) -> None:
         if self.gpu is None:
-            cores, host_cores = self.cores.device, self.cores.host
-            idle = scheduling == os.SCHED_IDLE
-            placement.place(self.processes(name), cores=cores, host_cores=host_cores, nice=nice, idle_class=idle)
+            engine = self.engines[name]
+            engine.spec = replace(engine.spec, nice=nice, idle_class=idle_class)
+            engine.settle()
 
     def adopt(self, policy: Policy) -> None:
         if policy.lends:
-            self._place(ROLLOUT, policy.nice, policy.scheduling)
-
-    def processes(self, name: str) -> list[psutil.Process]:
-        leader = psutil.Process(self.engines[name].pid)
-        return [leader, *leader.children(recursive=True)]
+            self._place(ROLLOUT, policy.nice, policy.idle_class)
 
     def stop(self, names: list[str]) -> None:
         for name in names:
@@ -163,7 +150,7 @@ class Host:
 
 
 @contextmanager
-def opened(folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> Iterator[Host]:
+def opened(folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Mapping[str, Path]) -> Iterator[Host]:
     """Yield a host of engines. During the block, this process uses only the host's cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores.host)

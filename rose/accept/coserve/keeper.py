@@ -1,6 +1,5 @@
 """Policies for sharing a device, and a controller that renews the lease and reads the engines' spans."""
 
-import os
 import threading
 from dataclasses import dataclass, field, replace
 
@@ -21,48 +20,32 @@ _WEIGHT, _IDLE_WEIGHT = 1024, 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    about: str
     lends: bool = True
     decides: str = "rose"
     compute_share: float = 1.0
     stretch: float = 1.0
     slack_share: float = 0.0
     nice: int = 19
-    scheduling: int = os.SCHED_OTHER
+    idle_class: bool = False  # The kernel's class SCHED_IDLE.
 
     @property
     def core_share(self) -> float:
         """Return the share of a core that the kernel gives the rollout engine while both engines want the core."""
-        weight = _IDLE_WEIGHT if self.scheduling == os.SCHED_IDLE else _WEIGHT / 1.25**self.nice
+        weight = _IDLE_WEIGHT if self.idle_class else _WEIGHT / 1.25**self.nice
         return weight / (weight + _WEIGHT)
 
 
 SOLO, IDLE, ROSE, ROSE_SLACK = "solo", "idle", "rose", "rose_slack"
 ROSE_LAYERS, SHARE_ALL = "rose_layers", "share_all"
-_AS_LENT = Policy(about="", scheduling=os.SCHED_IDLE)  # As a lent engine runs on CPU cores.
+_AS_LENT = Policy(idle_class=True)  # As a lent engine runs on CPU cores.
 POLICIES = {
-    SOLO: Policy(about="serving alone; the rollout engine is idle", lends=False),
-    IDLE: replace(_AS_LENT, about="rollouts run while serving rests: slack, regret and the kernel's idle class"),
-    ROSE: replace(
-        _AS_LENT,
-        about="and beside serving's requests, whose tokens may take 1.25 times what they take alone",
-        stretch=CoservingConfig().stretch,
-        slack_share=CoservingConfig().slack_share,
-    ),
-    ROSE_SLACK: replace(
-        _AS_LENT,
-        about="and beside serving's requests, for all that their latency budgets leave",
-        stretch=100.0,
-        slack_share=1.0,
-    ),
-    ROSE_LAYERS: Policy(about="slack, regret and yields between layers alone, where no kernel takes a core away"),
-    SHARE_ALL: Policy(about="no guard; the rollout engine runs like the serving one", decides="share_all", nice=0),
-    "static_split": Policy(
-        about="a fixed half of the device for rollouts, whatever serving does",
-        decides="static_split",
-        compute_share=0.5,
-        nice=0,
-    ),
+    SOLO: Policy(lends=False),
+    IDLE: _AS_LENT,
+    ROSE: replace(_AS_LENT, stretch=CoservingConfig().stretch, slack_share=CoservingConfig().slack_share),
+    ROSE_SLACK: replace(_AS_LENT, stretch=100.0, slack_share=1.0),
+    ROSE_LAYERS: Policy(),  # No kernel takes a core away.
+    SHARE_ALL: Policy(decides="share_all", nice=0),
+    "static_split": Policy(decides="static_split", compute_share=0.5, nice=0),
 }
 
 

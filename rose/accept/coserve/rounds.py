@@ -17,6 +17,7 @@ from rose.accept.coserve.traffic import Arrivals
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report
 from rose.clock import monotonic_ns
+from rose.events import Request
 from rose.runtime.coserving.accounts.slices import slice_time
 from rose.runtime.coserving.page import Span, SpanRecord
 from rose.runtime.models import models
@@ -69,39 +70,13 @@ def harvest_share(solo: DeviceTime, lent: DeviceTime) -> float:
     return lent["rollout_ns"] / (solo["length_ns"] - solo["serving_ns"])
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    completed: bool
-    ttft_ns: int | None
-    tpot_ns: int | None
-    tpot_max_ns: int | None
-    send_delay_ns: int
-    reason: str | None
-
-    @classmethod
-    def of_event(cls, request: dict[str, Any]) -> Served:
-        return cls(
-            completed=request["outcome"] == "completed",
-            ttft_ns=request["ttft_ns"],
-            tpot_ns=request["tpot_mean_ns"],
-            tpot_max_ns=request["tpot_max_ns"],
-            send_delay_ns=request["send_delay_ns"],
-            reason=request["reason"],
-        )
-
-    def within(self, budgets: Budgets) -> bool:
-        if not self.completed or self.ttft_ns is None:
-            return False
-        return self.ttft_ns <= budgets.ttft_ns and (self.tpot_ns is None or self.tpot_ns <= budgets.tpot_ns)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
     policy: str
     number: int
     t0_ns: int
     t1_ns: int
-    requests: tuple[Served, ...]
+    requests: tuple[Request, ...]
     spans: tuple[SpanRecord, ...]
     samples: tuple[tuple[int, int], ...] = ()  # (monotonic ns, requests that waited or ran in the rollout engine).
     rollout: dict[str, Any]  # Output of rollouts over `rollout_s`, the round with its ramp.
@@ -158,7 +133,7 @@ class Scene:
             number=number,
             t0_ns=t0_ns,
             t1_ns=t1_ns,
-            requests=tuple(map(Served.of_event, requests)),
+            requests=tuple(requests),
             spans=tuple(keeper.spans),
             samples=tuple(keeper.samples),
             rollout=rollout,
@@ -178,10 +153,10 @@ def order(policies: Sequence[str], number: int) -> list[str]:
 
 QUANTILES = (0.5, 0.9, 0.99)
 Figure = Callable[["Round"], float]
-Latency = Callable[[Served], int | None]
+Latency = Callable[[Request], int | None]
 LATENCIES: dict[str, Latency] = {  # Time to the first token, and mean time per further token, ns.
-    "TTFT": lambda request: request.ttft_ns if request.completed else None,
-    "TPOT": lambda request: request.tpot_ns if request.completed else None,
+    "TTFT": lambda request: request.ttft_ns if request.outcome == "completed" else None,
+    "TPOT": lambda request: request.tpot_mean_ns if request.outcome == "completed" else None,
 }
 
 
@@ -201,7 +176,7 @@ def budgets_of(alone: Round, factor: float) -> Budgets:
 def mean_live(one: Round, arrivals: Arrivals) -> float:
     """Return the mean number of live requests, by Little's law."""
     took_ns = [
-        request.ttft_ns + (request.tpot_ns or 0) * (tokens - 1)
+        request.ttft_ns + (request.tpot_mean_ns or 0) * (tokens - 1)
         for request, tokens in zip(one.requests, arrivals.output_tokens, strict=True)
         if request.ttft_ns is not None
     ]
@@ -209,7 +184,13 @@ def mean_live(one: Round, arrivals: Arrivals) -> float:
 
 
 def over_budget(one: Round, budgets: Budgets) -> int:
-    return sum(not request.within(budgets) for request in one.requests)
+    return sum(
+        request.outcome != "completed"
+        or request.ttft_ns is None
+        or request.ttft_ns > budgets.ttft_ns
+        or (request.tpot_mean_ns or 0) > budgets.tpot_ns
+        for request in one.requests
+    )
 
 
 def ratios(rounds: Mapping[str, Sequence[Round]], policy: str, base: str, figure: Figure) -> list[float]:
@@ -252,7 +233,9 @@ def round_figures(one: Round, budgets: Budgets) -> dict[str, object]:
         **latencies,
         "longest_gap_ms_p99": round(quantile(gaps, 0.99), 2) if gaps else None,
         "over_budget": over_budget(one, budgets),
-        "failures": sorted(request.reason or "not completed" for request in one.requests if not request.completed),
+        "failures": sorted(
+            request.reason or "not completed" for request in one.requests if request.outcome != "completed"
+        ),
         "send_delay_ms_max": max((request.send_delay_ns for request in one.requests), default=0) / 1e6,
         "device": one.device,
         "rollout": {**one.rollout, "seconds": round(one.rollout_s, 3), "tokens_per_s": round(one.tokens_per_s, 1)},

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -58,7 +57,7 @@ async def _serving(command: dict[str, Any], connection: Connection) -> object:
     replay = Replay(fitted, target, ServingConfig(), requests.append, seed=command["seed"])
     connection.send(({"began_ns": monotonic_ns()}, None))
     await replay.run()
-    return {"requests": [asdict(request) for request in requests]}
+    return {"requests": requests}
 
 
 async def _rollout(command: dict[str, Any], connection: Connection) -> object:

@@ -30,9 +30,9 @@ Rounds = Sequence[Sequence[BusyStep]]
 def measure(scope: Scope, report: StageReport) -> None:
     deadline_ns = monotonic_ns() + round((scope.seconds - END_S) * 1e9)
     report.fact("program nvidia-cuda-mps-control", shutil.which("nvidia-cuda-mps-control"))
-    device = Device(scope.folder, scope.device, core=free_core(report) if scope.gpu is None else None)
+    core = free_core(report) if scope.gpu is None else None
     round_s, wishes_s = (_QUICK_S, 2 * _QUICK_S) if scope.quick else (_ROUND_S, _WISHES_S)
-    try:
+    with closing(Device(scope.folder, scope.device, core=core)) as device:
         step_ns = device.start(deadline_ns)[0].step_ns
         device.play(_WARM_UP, 0, _WARM_UP.quick_seconds if scope.quick else _WARM_UP.seconds)
         played: dict[float, list[list[BusyStep]]] = {share: [] for share in SHARES}
@@ -45,8 +45,6 @@ def measure(scope: Scope, report: StageReport) -> None:
         _claim_wishes(scope, report, _play(device, wishes_s, round(SHARES[-1] * step_ns), wishes=True)[1])
         _measure_third(scope, report, device, round_s)
         report.claim("beside: slice sum error", device.account()["slice_error_ns"], "ns", 0, "lower")
-    finally:
-        device.close()
 
 
 def _play(

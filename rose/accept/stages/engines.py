@@ -11,13 +11,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from rose.accept.coserve import traffic
-from rose.accept.coserve.host import ROLLOUT, SERVING, Cores, Gpu, Host, Models, opened
+from rose.accept.coserve.host import ROLLOUT, SERVING, Cores, Gpu, Host, opened
 from rose.accept.coserve.keeper import IDLE, SOLO, Keeper
 from rose.accept.coserve.rounds import (
     LATENCIES,
@@ -36,6 +36,7 @@ from rose.accept.coserve.worker import Worker
 from rose.accept.stage import Scope, SkippedError, StageReport
 from rose.accept.stages import engine_models
 from rose.clock import monotonic_ns
+from rose.events import Request
 from rose.runtime.agent.weights.sync import EngineSync, Target
 from rose.runtime.coserving.attachment import described
 from rose.runtime.coserving.page import Party, Span
@@ -118,7 +119,7 @@ def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
             "prove the mechanisms with plain torch and Triton"
         )
     shape = engine_models.SMALL if scope.gpu is None else _shape_that_fits(scope)
-    models = Models(*(engine_models.write(scope.folder / role, shape) for role in (SERVING, ROLLOUT)))
+    models = {role: engine_models.write(scope.folder / role, shape) for role in (SERVING, ROLLOUT)}
     report.fact("layers", shape.num_hidden_layers)
     report.fact("parameters", engine_models.parameter_count(shape))
     device = None if scope.gpu is None else Gpu(scope.gpu, tokens=_GPU_TOKENS, graph_batch_max=_GRAPH_BATCH_MAX)
@@ -230,7 +231,7 @@ class Parts:
     def restart(self, folder: Path, small: PolicyShape) -> None:
         host, began_s = self.host, time.monotonic()
         host.stop([ROLLOUT])
-        host.models = replace(host.models, rollout=engine_models.write(folder, small))
+        host.models = {**host.models, ROLLOUT: engine_models.write(folder, small)}
         host.launch(ROLLOUT)
         host.wait_ready(ROLLOUT)
         self._report.fact("rollout engine beside a serving one, seconds", round(time.monotonic() - began_s, 1))
@@ -285,9 +286,9 @@ def _end(host: Host, report: StageReport) -> None:
 def kill_rollout(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) -> None:
     """Kill the rollout engine during its steps. No serving request may fail."""
     with _killed(scene, ROLLOUT, arrivals) as (keeper, killed_ns):
-        served: list[dict[str, Any]] = scene.serving.hear()["requests"]
+        served: list[Request] = scene.serving.hear()["requests"]
     steps = sum(span.kind is Span.ROLLOUT and span.start_ns < killed_ns for span in keeper.spans)
-    failed = [request["reason"] for request in served if request["outcome"] != "completed"]
+    failed = [request.reason for request in served if request.outcome != "completed"]
     report.fact("rollout killed: rollout steps before it", steps)
     report.detail["rollout killed: failures"] = failed
     report.claim("engines: serving requests failed, rollout engine killed", len(failed), "requests", 0, "lower")

@@ -3,7 +3,7 @@
 import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -67,23 +67,20 @@ class Round:
 
 def measure(scope: Scope, report: StageReport) -> None:
     deadline_ns = monotonic_ns() + round((scope.seconds - END_S) * 1e9)
-    device = Device(scope.folder, scope.device, core=free_core(report) if scope.gpu is None else None)
+    core = free_core(report) if scope.gpu is None else None
     seconds = {mode: mode.quick_seconds if scope.quick else mode.seconds for mode in MODES}
-    rounds = _QUICK_ROUNDS if scope.quick else _ROUNDS
     played: dict[str, list[Round]] = {}
-    try:
+    with closing(Device(scope.folder, scope.device, core=core)) as device:
         serving, rollout = device.start(deadline_ns)
         try:
             device.play(MODES[1], 0, _WARM_UP_S)  # The gate learns step times.
-            for number in range(rounds):
+            for number in range(_QUICK_ROUNDS if scope.quick else _ROUNDS):
                 turn = number % len(MODES)
                 for mode in (*MODES[turn:], *MODES[:turn]):
                     one = device.play(mode, number + 1, seconds[mode])
                     played.setdefault(mode.name, []).append(one)
         finally:
             _claim(report, device.account(), played, serving, rollout)
-    finally:
-        device.close()
 
 
 def free_core(report: StageReport) -> int:
@@ -116,7 +113,6 @@ class Device:
             Peer(name, make_party, name, device, self.page.path, core, start="forkserver")
             for name in ("serving", "rollout")
         )
-        self._step_ns = 0
 
     def start(self, deadline_ns: int) -> tuple[Ready, Ready]:
         ready: list[Ready] = []

@@ -1,6 +1,5 @@
 """Facts about this host and its GPU."""
 
-import importlib.metadata
 import os
 import shutil
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import pynvml
 
 from rose.accept.stage import Scope, StageReport
+from rose.runtime.engines.adoption import installed_version
 
 _PACKAGES = ("torch", "triton", "sglang", "sglang-kernel", "torch-memory-saver", "cuda-bindings", "ray")
 
@@ -16,10 +16,7 @@ _PACKAGES = ("torch", "triton", "sglang", "sglang-kernel", "torch-memory-saver",
 def measure(scope: Scope, report: StageReport) -> None:
     report.fact("python", sys.version.split()[0])
     for package in _PACKAGES:
-        try:
-            report.fact(package, importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            report.fact(package, None)
+        report.fact(package, installed_version(package) or None)
     report.fact("cores", len(os.sched_getaffinity(0)))
     report.fact("shared memory, bytes free", shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0)
     pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))

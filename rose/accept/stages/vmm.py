@@ -76,7 +76,7 @@ def move(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neig
     for _ in range(sizes.rounds):
         free_bytes = neighbour.ask("free_bytes")
         began_ns = time.monotonic_ns()
-        pool.unmap()
+        pool.reservation.unmap(*pool.edges)
         gone_ns = time.monotonic_ns() - began_ns
         seen = min(seen, (neighbour.ask("free_bytes") - free_bytes) / sizes.moved_bytes)
         began_ns = time.monotonic_ns()
@@ -86,7 +86,7 @@ def move(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neig
         wrong += pool.replay()
         began_ns = time.monotonic_ns()
         neighbour.ask("give")
-        pool.map()
+        pool.reservation.map(*pool.edges)
         back_ns.append(time.monotonic_ns() - began_ns)
         wrong += pool.replay_moved()
     report.claim("vmm: bytes moved to the other process / asked", moved, "", 1, "higher")
@@ -96,16 +96,15 @@ def move(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neig
     report.fact("replays", pool.replays)
     report.claim("vmm: fresh handles, ms per GB", ms_per_gb(out_ns, sizes), "ms", 120, "lower")
     report.fact("fresh handles, back, ms per GB", ms_per_gb(back_ns, sizes))
-    pool.close()
+    pool.reservation.close()
 
 
 class _Pool:
     def __init__(self, sizes: Sizes, memory: PieceMemory) -> None:
-        self._memory = memory
-        self._edges = sizes.stays, sizes.stays + sizes.moved
-        self._reservation = Reservation(memory, self._edges[1], sizes.piece_bytes)
-        self._reservation.map(0, self._edges[1])
-        self._tensor = self._reservation.tensor((self._edges[1], sizes.piece_bytes // 4), torch.int32)
+        self.edges = sizes.stays, sizes.stays + sizes.moved  #: Of the pieces that move.
+        self.reservation = Reservation(memory, self.edges[1], sizes.piece_bytes)
+        self.reservation.map(0, self.edges[1])
+        self._tensor = self.reservation.tensor((self.edges[1], sizes.piece_bytes // 4), torch.int32)
         self._address = self._tensor.data_ptr()
         stays, moves = self._tensor[: sizes.stays], self._tensor[sizes.stays :]
         # The work reads and writes a word of every piece at either end.
@@ -128,16 +127,6 @@ class _Pool:
         right = bool((ends == self.replays).all())
         self.stable = self.stable and right and self._tensor.data_ptr() == self._address
         return int(not right) + self.replay()
-
-    def unmap(self) -> None:
-        self._reservation.unmap(*self._edges)
-
-    def map(self) -> None:
-        self._reservation.map(*self._edges)
-
-    def close(self) -> None:
-        self._memory.synchronize()
-        self._reservation.close()
 
 
 def _captured(device: torch.device, work: Callable[[], object]) -> Callable[[], object]:
@@ -174,7 +163,6 @@ class _Taker:
         self._memory: PieceMemory = HostMemory() if device == "cpu" else CudaMemory(torch.device(device))
         self._filled: list[torch.Tensor] = []
         self._taken: Reservation | None = None
-        self._pieces = self._piece_bytes = 0
 
     def free_bytes(self) -> int:
         return self._memory.free_bytes()
@@ -187,7 +175,6 @@ class _Taker:
     def take(self, pieces: int, piece_bytes: int, spare_bytes: int) -> int:
         if self._memory.free_bytes() - pieces * piece_bytes < spare_bytes:
             return 0
-        self._pieces, self._piece_bytes = pieces, piece_bytes
         self._taken = Reservation(self._memory, pieces, piece_bytes)
         self._taken.map(0, pieces)
         return self._taken.mapped_bytes
@@ -195,8 +182,9 @@ class _Taker:
     def check(self) -> int:
         """Write each piece's number into the piece. Return how many pieces then have their own number."""
         assert self._taken is not None, "nothing was taken"
-        tensor = self._taken.tensor((self._pieces, self._piece_bytes // 4), torch.int32)
-        numbers = torch.arange(self._pieces, dtype=torch.int32, device=self._memory.device)
+        pieces = self._taken.size_bytes // self._taken.piece_bytes
+        tensor = self._taken.tensor((pieces, self._taken.piece_bytes // 4), torch.int32)
+        numbers = torch.arange(pieces, dtype=torch.int32, device=self._memory.device)
         tensor.copy_(numbers[:, None])
         return int(((tensor[:, 0] == numbers) & (tensor[:, -1] == numbers)).sum())
 

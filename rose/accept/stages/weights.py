@@ -29,8 +29,8 @@ from rose.runtime.models.policy_model import PolicyShape
 from rose.terminal import echo
 from rose.transfer.codec.bits import integers
 from rose.transfer.layout.fused import hf_views
-from rose.transfer.package.cuts import cut_whole
 from rose.transfer.package.manifest import Manifest
+from rose.transfer.sources.sharing import cut_whole
 from rose.transfer.store.store import Publisher, VersionStore
 from rose.transfer.wire.receiver import Receiver
 
@@ -62,7 +62,7 @@ def measure(scope: Scope, report: StageReport) -> None:
     with _roomy(scope.folder, shape) as folder:
         with phase("building the model"):
             engine = LiveModel(shape, device, folder)
-        report.fact("model, bytes", engine.nbytes)
+        report.fact("model, bytes", sum(parameter.nbytes for parameter in engine.parameters.values()))
         report.fact("steps are", "replays of a captured CUDA graph" if on_gpu else "computed without a graph")
         run = _Run(engine, folder, report)
         bus_bytes_per_s = _bus_bytes_per_s(device) if on_gpu else None
@@ -130,10 +130,6 @@ class LiveModel:
         self._stopped.set()
         self._thread.join()
 
-    @property
-    def nbytes(self) -> int:
-        return sum(parameter.nbytes for parameter in self.parameters.values())
-
     def views(self, manifest: Any) -> dict[str, torch.Tensor]:
         return EngineWeights.of(self._runner, manifest, Ranks()).views
 
@@ -151,9 +147,6 @@ class LiveModel:
                 return answer
             time.sleep(_POLL_S)
         raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s; the model: {self._failed or 'running'}")
-
-    def sums(self, tensors: dict[str, torch.Tensor]) -> list[int]:
-        return [int(integers(tensors[name]).sum(dtype=torch.int64)) for name in self.parameters]
 
     def wait_for_steps(self, version: int, count: int) -> None:
         deadline_s = time.monotonic() + _STEPS_TIMEOUT_S
@@ -237,7 +230,8 @@ class _Run:
 
     def _bring(self, version: int, share: float) -> dict[str, float]:
         self._step_trainer(version, share)
-        self._engine.expected[version] = self._engine.sums(self._trainer)
+        sums = [int(integers(self._trainer[name]).sum(dtype=torch.int64)) for name in self._engine.parameters]
+        self._engine.expected[version] = sums
         self._publisher.publish(version, cut_whole(self._tensors))
         staged = self._receiver.fetch(version, version - 1)
         self._publisher.wait()  # In a fleet the trainer's process does the rest of publishing.

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from rose.ledger.files.layout import write_file
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
@@ -41,10 +43,7 @@ class EngineState:
 
 
 def describe(page: Path, attachment: Attachment) -> None:
-    path = _path(page, attachment.role)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(attachment)))
-    partial.replace(path)
+    write_file(_path(page, attachment.role), json.dumps(asdict(attachment)).encode(), sync=False)
 
 
 def described(page: Path, role: Literal["serving", "rollout"]) -> Attachment | None:

@@ -326,15 +326,14 @@ class ArbiterPage:
         self.set(party, Field.OPEN_KIND, kind)
         self.set(party, Field.OPEN_SINCE_NS, start_ns)
 
-    def close_span(self, party: Party, end_ns: int, aux: int = 0, latency_ns: int = 0) -> SpanRecord | None:
+    def close_span(self, party: Party, end_ns: int, aux: int = 0, latency_ns: int = 0) -> None:
         start_ns = self.get(party, Field.OPEN_SINCE_NS)
         if start_ns == 0:
-            return None
+            return
         kind = Span(self.get(party, Field.OPEN_KIND))
         record = SpanRecord(kind, start_ns, end_ns, self._work_ns(party) if kind is Span.BESIDE else aux, latency_ns)
         self.write_span(party, record)
         self._sections[party][Field.OPEN_SINCE_NS] = 0
-        return record
 
     def write_span(self, party: Party, record: SpanRecord) -> None:
         """Add a span to the party's ring. A span that ends is added before it is cleared as the open span. So readers

@@ -9,7 +9,7 @@ from typing import Any
 
 from rose.runtime.coserving import continuation
 from rose.runtime.coserving.attachment import STATE, EngineState
-from rose.runtime.coserving.hooks.gate import add_layer_hooks, before_each_layer, capture_in_layers
+from rose.runtime.coserving.hooks.gate import add_layer_hooks, capture_in_layers
 from rose.runtime.coserving.hooks.rollout import RolloutPlugin
 from rose.runtime.coserving.hooks.serving import ATTACH, RELEASE, ServingPlugin, refusal
 from rose.runtime.coserving.kv.remap import create_buffers, is_requested
@@ -180,7 +180,9 @@ def _load_model(answer: Any, runner: Any, *_args: Any, **_kwargs: Any) -> Any:
     """Add the gate to the layers of an engine that shares its device, before SGLang captures graphs of them."""
     if _gated():
         if str(runner.device) == "cuda":
-            add_layer_hooks(runner.model, before_each_layer(_between_layers))
+            from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
+
+            add_layer_hooks(runner.model, eager_on_graph(_between_layers))  # It also runs in a captured graph.
         else:
             add_layer_hooks(runner.model, _between_layers, after_last=True)
     return answer

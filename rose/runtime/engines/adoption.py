@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import os
@@ -72,9 +71,6 @@ def installed_version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-_version = functools.cache(installed_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +157,7 @@ def spec_sha256(spec: EngineSpec) -> str:
     """Return a digest of the engine's arguments and code. An engine is adopted only if its digest is the same."""
     facts = {name: value for name, value in dataclasses.asdict(spec).items() if name not in _INCIDENTAL}
     facts["extra_args"] = [argument for argument in spec.extra_args if not argument.startswith(_MEASURED)]
-    facts |= {name: _version(name) for name in ("rose-serving", "sglang")}
+    facts |= {name: installed_version(name) for name in ("rose-serving", "sglang")}
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -62,10 +62,6 @@ class ForkServer:
             os.close(creator)
         return cls(path, process)
 
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
     def stop(self) -> None:
         self.process.terminate()
         try:

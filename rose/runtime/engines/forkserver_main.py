@@ -139,11 +139,6 @@ class Server:
             return "more than one thread runs in it"
         return None
 
-    def _close(self) -> None:
-        for key in list(self._selector.get_map().values()):
-            os.close(key.fd)
-        self._selector.close()
-
     def _become(self, request: dict[str, Any], requester: int, log: int) -> None:
         code = 1
         try:
@@ -156,7 +151,9 @@ class Server:
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.close(log)
-            self._close()
+            for key in list(self._selector.get_map().values()):
+                os.close(key.fd)
+            self._selector.close()
             if not adoption.is_detached(request["environment"]):
                 end_with(requester)
             _apply({**request["environment"], **self._set_by_load})

@@ -24,14 +24,11 @@ def shift_logs(log: Path) -> None:
             newer.replace(older)
 
 
-def remove_unused() -> int:
-    removed = 0
+def remove_unused() -> None:
     for path in sorted(_SHARED_MEMORY.iterdir()):
         match = _KNOWN.fullmatch(path.name)
         if match and not (match[1] and Path("/proc", match[1]).exists()) and is_unused(path):
             path.unlink(missing_ok=True)
-            removed += 1
-    return removed
 
 
 def is_unused(path: Path) -> bool:

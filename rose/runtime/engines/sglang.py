@@ -5,22 +5,22 @@ from __future__ import annotations
 import dataclasses
 import errno
 import importlib.util
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from rose.errors import UserError
+from rose.http_calls import ask_json
 from rose.runtime.coserving.questions import unrecorded_id
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import adoption, door, leftovers, ports
@@ -187,26 +187,21 @@ class EngineProcess:
     def settle(self) -> None:
         spec = self.spec
         placement.place(
-            self._group(),
+            self.processes(),
             cores=spec.cores,
             host_cores=spec.host_cores or spec.cores,
             nice=spec.nice,
             idle_class=spec.idle_class,
         )
 
-    def _group(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         if self._process is None:
             return []
         leader = psutil.Process(self._process.pid)
         return [leader, *leader.children(recursive=True)]
 
-    def post(self, path: str, body: dict[str, object], timeout_s: float = 30.0) -> object:
-        request = urllib.request.Request(
-            self.url + path, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
-            text = response.read()
-        return json.loads(text) if text else None
+    def post(self, path: str, body: dict[str, object], timeout_s: float = 30.0) -> Any:
+        return ask_json(self.url + path, body, None, timeout_s)
 
     def stop(self) -> None:
         """End the engine and its children with SIGTERM, then SIGKILL. Safe to call twice."""

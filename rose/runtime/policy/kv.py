@@ -19,16 +19,12 @@ class KvMemory:
         return self.serving_tokens * self.serving_bytes_per_token
 
     @property
-    def rollout_bytes(self) -> int:
-        return self.rollout_tokens * self.rollout_bytes_per_token
-
-    @property
     def headroom_bytes(self) -> int:
         return int(self.device_bytes * self.headroom)
 
     @property
     def free_bytes(self) -> int:
-        return self.device_bytes - self.serving_bytes - self.rollout_bytes
+        return self.device_bytes - self.serving_bytes - self.rollout_tokens * self.rollout_bytes_per_token
 
 
 def initial_budget_bytes(memory: KvMemory) -> int:

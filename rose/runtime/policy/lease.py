@@ -218,16 +218,13 @@ def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
         step=facts.step,
         kv_budget_bytes=budget,
         kv_budget_full_bytes=full,
-        compute_share=share_at(rules.compute_share, level),
-        regret_share=share_at(rules.regret_share, level),
         frozen=frozen,
-        level=level,
         cuts_taken=facts.cut.count,
         late_seen=load.late_by_lending,
         settled_at=load.finished,
         clean_since_ns=now_ns,
     )
-    return Change("grant", None, state)
+    return Change("grant", None, _at_level(state, rules, level))
 
 
 def share_at(share: float, level: Level) -> float:

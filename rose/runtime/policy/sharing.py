@@ -52,7 +52,7 @@ def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int
         for equals in by_priority:
             allotment.fill(equals)
         for equals in by_priority:
-            allotment.spread(equals)
+            allotment.serve_least(equals, allotment.count)
     return allotment.result()
 
 
@@ -107,7 +107,7 @@ class _Allotment:
         self._free: list[EngineFacts] = []
         self._runs: dict[str, str] = {}
         self._slots = dict.fromkeys(wanting, 0)
-        self._count = dict.fromkeys(wanting, 0)
+        self.count = dict.fromkeys(wanting, 0)
 
     def add(self, engines: list[EngineFacts]) -> None:
         self._free += engines
@@ -130,10 +130,7 @@ class _Allotment:
                     self._slots[run.run_id] + engine.capacity <= due[run.run_id]
                 ):
                     self._give(engine, run.run_id)
-        self._serve_least(runs, self._slots)
-
-    def spread(self, runs: list[RunFacts]) -> None:
-        self._serve_least(runs, self._count)
+        self.serve_least(runs, self._slots)
 
     def result(self) -> dict[str, str]:
         for engine in self._free:
@@ -152,7 +149,7 @@ class _Allotment:
             left -= due[run.run_id]
         return due
 
-    def _serve_least(self, runs: list[RunFacts], had: Mapping[str, int]) -> None:
+    def serve_least(self, runs: list[RunFacts], had: Mapping[str, int]) -> None:
         """Give each free engine to the least served run with more turns than `had`: the slots or engines it has."""
         while True:
             short = [run for run in runs if had[run.run_id] < run.turns]
@@ -179,4 +176,4 @@ class _Allotment:
         self._free.remove(engine)
         self._runs[engine.engine_id] = run_id
         self._slots[run_id] += engine.capacity
-        self._count[run_id] += 1
+        self.count[run_id] += 1

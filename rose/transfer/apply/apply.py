@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from rose.transfer.device import Patch
 from rose.transfer.errors import TransferError
 from rose.transfer.layout.regions import Region, Regions
 from rose.transfer.package.chain import follow, inside
-from rose.transfer.package.manifest import Chunk, PieceEntry, TensorInfo
+from rose.transfer.package.manifest import PieceEntry, TensorInfo
 from rose.transfer.turns import Turn, at_once
 
 
@@ -48,7 +47,7 @@ def prepare(
         )
     for name, region in regions.items():
         _check_layout(tensors[name], region, current[name])
-    opened: dict[Chunk, memoryview] = {}
+    opened = cache(staged.chunk)
     links = [manifest.pieces_by_name() for manifest in staged.manifests]
     beside_engine = aside or Aside(next((tensor.device for tensor in current.values()), torch.device("cpu")))
     beside_engine.follow()
@@ -61,9 +60,7 @@ def prepare(
         return memory
 
     def blob(index: int, piece: PieceEntry) -> memoryview:
-        if (chunk := staged.manifests[index].chunks[piece.chunk]) not in opened:
-            opened[chunk] = staged.chunk(chunk)
-        return opened[chunk][piece.offset : piece.offset + piece.length]
+        return opened(staged.manifests[index].chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
 
     def one(name: str) -> tuple[Patch, int | None]:
         box, dtype, tensor = regions[name], tensors[name].dtype, current[name]
@@ -97,20 +94,15 @@ class Prepared:
     fingerprints: dict[str, int]
 
     @property
-    def version(self) -> int:
-        return self.staged.version
-
-    @property
     def write_bytes(self) -> int:
         patches = self._patches.values()
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
-    def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
+    def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> None:
         """Write the changes into the engine's tensors, or into `into`, whose types may be wider. Do this once, and
-        while no forward pass runs. Return how long it took, in ns. Raises TransferError."""
+        while no forward pass runs. Raises TransferError."""
         if not self._patches:
-            raise TransferError(f"version {self.version} was already committed; prepare it again")
-        started_ns = time.monotonic_ns()
+            raise TransferError(f"version {self.staged.version} was already committed; prepare it again")
         into = self._current if into is None else into
         on_host = [name for name in self._patches if into[name].device.type == "cpu"]
         for name in self._patches.keys() - on_host:
@@ -118,9 +110,7 @@ class Prepared:
         list(_writers().map(lambda name: _write_on_host(self._patches[name], into[name], turn), on_host))
         if any(tensor.is_cuda for tensor in into.values()):
             torch.cuda.synchronize()
-        pause_ns = time.monotonic_ns() - started_ns
         self._patches = {}
-        return pause_ns
 
 
 def _write_on_host(patch: Patch, tensor: torch.Tensor, turn: Turn) -> None:

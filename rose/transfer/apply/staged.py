@@ -8,7 +8,6 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from rose.transfer.errors import TransferError
 from rose.transfer.layout.regions import Regions
@@ -34,10 +33,6 @@ class Staged:
     @property
     def base_version(self) -> int | None:
         return self.manifests[0].base_version
-
-    @property
-    def encoding(self) -> Literal["delta", "dense"]:
-        return "dense" if self.base_version is None else "delta"
 
     @property
     def dense_bytes(self) -> int:

@@ -56,10 +56,8 @@ def encode(
     if header.encoding == "dense":
         return _dense(new, header, differences.count(old, flat))
 
-    def run(cut: slice) -> Sent:
-        return blocks.encode(old[cut], flat[cut], header)
-
-    return _joined(header, list(blocks.in_threads(run, blocks.cuts(new.size))), new)
+    sent = blocks.in_threads(lambda cut: blocks.encode(old[cut], flat[cut], header), blocks.cuts(new.size))
+    return _joined(header, list(sent), new)
 
 
 def advance(
@@ -69,21 +67,14 @@ def advance(
     _check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
     header = _chosen(old, flat, _header(new, "dense", mantissa_bits), link)
-
-    def run(cut: slice) -> tuple[Sent, Inverse]:
-        return blocks.advance(old[cut], flat[cut], header)
-
-    both = list(blocks.in_threads(run, blocks.cuts(new.size)))
+    both = list(blocks.in_threads(lambda cut: blocks.advance(old[cut], flat[cut], header), blocks.cuts(new.size)))
     return _joined(header, [sent for sent, _ in both], base), [inverse for _, inverse in both]
 
 
 def undo(new: Bits, inverse: Sequence[Inverse]) -> None:
     flat, header = new.reshape(-1), _header(new, "dense", None)
-
-    def run(item: tuple[slice, Inverse]) -> None:
-        blocks.undo(flat[item[0]], item[1], header)
-
-    list(blocks.in_threads(run, list(zip(blocks.cuts(new.size), inverse, strict=True))))
+    jobs = list(zip(blocks.cuts(new.size), inverse, strict=True))
+    list(blocks.in_threads(lambda job: blocks.undo(flat[job[0]], job[1], header), jobs))
 
 
 def _check_alike(base: Bits, new: Bits) -> None:

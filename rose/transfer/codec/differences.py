@@ -224,16 +224,11 @@ def collect(
                     left[group] = np.int64(apart[number + 1]) if number + 1 < ends[group] else _NOWHERE
                     bits, step = np.int64(new[i]), np.int64(steps[number])
                     if crossing:
-                        new[i] = bits ^ _crossed(step, half)
+                        new[i] = bits ^ (step >> 1 & half - 1 | (step & 1) * half)
                     else:
                         new[i] = _from_ulp_order(_ulp_order(bits, half) + step & 2 * half - 1, half)
                 left[group] -= ones(same)
     return bool((next_change == ends).all())
-
-
-@jit
-def _crossed(step: Int, half: Int) -> Int:
-    return (step >> 1 & half - 1) | (step & 1) * half
 
 
 @jit

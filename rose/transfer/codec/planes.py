@@ -51,12 +51,9 @@ def _unpacked(code: memoryview, size: int) -> Bits:
     try:
         if zstandard.frame_content_size(code) != size:  # This check comes before zstd takes memory for the plane.
             raise zstandard.ZstdError(f"expected {size} bytes")
-        plane: Bits = np.frombuffer(_codecs()[1].decompress(code), np.uint8)
+        return np.frombuffer(_codecs()[1].decompress(code), np.uint8)
     except (zstandard.ZstdError, ValueError) as error:
         raise TransferError(f"encoded array has a plane of {len(code)} bytes that cannot be unpacked ({error})")
-    if plane.size != size:
-        raise TransferError(f"encoded array has a plane of {plane.size} elements, expected {size}")
-    return plane
 
 
 @jit

@@ -73,18 +73,6 @@ class Region:
 Regions = Mapping[str, Region]
 
 
-def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
-    bounds = [{start, stop} for start, stop in zip(whole.start, whole.stop, strict=True)]
-    for region in regions:
-        for axis, bound in enumerate(bounds):
-            bound.update((region.start[axis], region.stop[axis]))
-    intervals = [
-        [(a, b) for a, b in itertools.pairwise(sorted(bound)) if whole.start[axis] <= a and b <= whole.stop[axis]]
-        for axis, bound in enumerate(bounds)
-    ]
-    return [Region(tuple(a for a, _ in box), tuple(b for _, b in box)) for box in itertools.product(*intervals)]
-
-
 def tiles(whole: Region, regions: Collection[Region]) -> bool:
     axes = [
         axis

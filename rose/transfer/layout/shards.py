@@ -1,10 +1,10 @@
-"""Splits a model into shards by rank, as SGLang does, and into the boxes that a trainer publishes."""
+"""Splits a model into shards by rank, as SGLang does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rose.transfer.errors import TransferError
-from rose.transfer.layout.regions import Region, grid
+from rose.transfer.layout.regions import Region
 
 _VOCABULARY = ("embed_tokens", "lm_head")
 
@@ -20,55 +20,24 @@ class ModelShape:
     vocab_size: int
 
     def published(self, name: str) -> Region:
-        if name not in self.shapes:
-            raise TransferError(f"tensor {name!r} is not one of the model's {len(self.shapes)}")
         shape = self.shapes[name]
         return Region.whole((self.vocab_size, *shape[1:]) if _kind(name)[0] in _VOCABULARY else shape)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A box of a tensor that no receiver splits. The ranks in `holders` hold it."""
-
-    name: str
-    region: Region
-    holders: frozenset[int]
 
 
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
     """Return the boxes that one of `tp` SGLang ranks holds, without padding. If there are more ranks than key and
     value heads, several ranks hold one head. Raises TransferError if SGLang cannot split the model."""
-    check_rank(tp, rank)
     multiple = 64  # SGLang pads the vocabulary to a multiple of this.
     if _up_to_multiple(model.vocab_size, multiple) % tp:
         multiple *= tp
-    if misfit := _misfit(model, tp):
+    if misfit := misfit_of(model, tp):
         raise TransferError(misfit)
     rows = _up_to_multiple(model.vocab_size, multiple) // tp
     regions = {name: _tensor_parallel_region(model, name, tp, rank, rows) for name in model.shapes}
     return {name: region for name, region in regions.items() if region is not None}
 
 
-def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
-    check_rank(tp, 0)
-    finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
-    counts = [count for count in range(1, tp) if tp % count == 0 and _misfit(model, count) is None]
-    receivers = [*finest, *(receiver_regions(model, count, rank) for count in counts for rank in range(count))]
-    cut: dict[str, tuple[Piece, ...]] = {}
-    for name in model.shapes:
-        boxes = grid(model.published(name), {regions[name] for regions in receivers if name in regions})
-        own = {rank: regions[name] for rank, regions in enumerate(finest) if name in regions}
-        holders = {box: frozenset(rank for rank in own if own[rank].contains(box)) for box in boxes}
-        cut[name] = tuple(Piece(name, box, holders[box]) for box in boxes)
-    return cut
-
-
-def check_rank(ranks: int, rank: int) -> None:
-    if not 0 <= rank < ranks:
-        raise TransferError(f"rank {rank} of {ranks} ranks: expected 0 or more and less than the number of ranks")
-
-
-def _misfit(model: ModelShape, tp: int) -> str | None:
+def misfit_of(model: ModelShape, tp: int) -> str | None:
     if model.num_heads % tp:
         return f"{model.num_heads} heads cannot be split over {tp} tensor-parallel ranks"
     if max(model.num_kv_heads, tp) % min(model.num_kv_heads, tp):

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 
-from rose.transfer.codec.bits import check_plain, dtype_name, torch_dtype
+from rose.transfer.codec.bits import torch_dtype
 from rose.transfer.errors import TransferError
 from rose.transfer.layout.regions import Region
-from rose.transfer.layout.shards import ModelShape, Piece
 from rose.transfer.package.manifest import TensorInfo
 
 Key = tuple[str, Region]
@@ -35,32 +33,6 @@ class Cut:
 
 def elements(source: Elements) -> torch.Tensor:
     return source if isinstance(source, torch.Tensor) else source()
-
-
-def cut_whole(
-    tensors: Mapping[str, torch.Tensor],
-    model: ModelShape | None = None,
-    cells: Mapping[str, Sequence[Piece]] = MappingProxyType({}),
-) -> list[Cut]:
-    for name, tensor in tensors.items():
-        check_plain(name, tensor)
-    cuts = []
-    same = aliases(tensors)
-    for name, tensor in tensors.items():
-        if name in same:
-            continue
-        shape = tuple(tensor.shape)
-        dtype = dtype_name(name, tensor)
-        if model is None:
-            cuts.append(Cut(TensorInfo(name, dtype, shape), Region.whole(shape), frozenset({0}), tensor))
-            continue
-        info = TensorInfo(name, dtype, model.published(name).stop)
-        if shape != model.shapes[name]:
-            raise TransferError(f"tensor {name!r} has shape {list(shape)}, expected {list(model.shapes[name])}")
-        cuts += (Cut(info, cell.region, cell.holders, tensor[cell.region.slices]) for cell in cells[name])
-    if not cuts:
-        raise TransferError("no tensors to publish: give at least one")
-    return cuts
 
 
 def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:

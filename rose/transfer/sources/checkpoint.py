@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,28 +34,27 @@ class Checkpoint:
             del self.tensors[name]
 
 
-def files_of(folder: Path) -> dict[Path, list[str] | None]:
+def files_of(folder: Path) -> dict[Path, list[str]]:
+    """Return the files with the names of their tensors, or without names if all tensors count."""
     if (index := folder / INDEX).exists():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise TransferError(f"{index} names no files in `weight_map`: save the checkpoint again")
-        files: dict[Path, list[str] | None] = {}
+        files: dict[Path, list[str]] = {}
         for name, file in weight_map.items():
-            names = files.setdefault(folder / str(file), [])
-            assert names is not None
-            names.append(name)
+            files.setdefault(folder / str(file), []).append(name)
         return files
     if (single := folder / _SINGLE).exists():
-        return {single: None}
+        return {single: []}
     raise TransferError(f"folder {str(folder)!r} has neither {INDEX} nor {_SINGLE}: give a Hugging Face checkpoint")
 
 
-def mapped(file: Path, names: list[str] | None = None) -> dict[str, RankTensor]:
+def mapped(file: Path, names: Sequence[str] = ()) -> dict[str, RankTensor]:
     try:
         tensors: Any = safe_open(file, framework="pt")
         present = set(tensors.keys())
         result = {}
-        for name in present if names is None else names:
+        for name in names or present:
             if name not in present:
                 raise TransferError(f"{file} lacks tensor {name!r}, which the folder's index puts there")
             about = tensors.get_slice(name)

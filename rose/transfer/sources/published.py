@@ -32,11 +32,7 @@ class Source:
     rounded: tuple[str, ...] = ()
 
 
-def _nothing() -> tuple[int, Mapping[str, torch.Tensor]]:
-    raise TransferError("a delta needs a published version: publish a folder of the whole weights first")
-
-
-def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _nothing) -> Source:
+def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest) -> Source:
     """Return the tensors of a state dict or folder, with the names and types of `checkpoint`. Raises TransferError."""
     merged: list[str] = []
     if isinstance(weights, Path):

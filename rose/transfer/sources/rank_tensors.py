@@ -44,8 +44,9 @@ def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
             if any(placement.is_partial() for placement in plain.placements):
                 raise TransferError(f"tensor {name!r} is a DTensor of partial sums: redistribute it first")
             plain = plain.to_local()
-        if type(plain) is not torch.Tensor or plain.layout is not torch.strided:
-            kind = f"{type(plain).__name__} ({getattr(plain, 'layout', 'no tensor')})"
+        if type(plain) is not torch.Tensor or plain.layout is not torch.strided or plain.is_meta:
+            place = getattr(plain, "layout", "no layout"), getattr(plain, "device", "no device")
+            kind = f"{type(plain).__name__} ({', '.join(map(str, place))})"
             raise TransferError(
                 f"tensor {name!r} is a {kind}, expected a torch.Tensor or a DTensor: leave it out, or publish a folder "
                 "with the whole weights"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import torch
+
 from rose.transfer.errors import TransferError
 from rose.transfer.layout.regions import Region, overlapping
 from rose.transfer.package.cuts import Cut
 from rose.transfer.package.manifest import TensorInfo
-from rose.transfer.sources.rank_tensors import RankTensor
+from rose.transfer.sources.rank_tensors import RankTensor, rank_tensors
 
 Offer = tuple[TensorInfo, tuple[Region, ...], bool]  # A rank's boxes of a tensor, and whether the tensor is tied.
 
@@ -51,6 +53,11 @@ def cuts(tensors: Mapping[str, RankTensor], chosen: Collection[tuple[str, Region
         for box, source in tensor.boxes.items()
         if (tensor.info.name, box) in chosen
     ]
+
+
+def cut_whole(tensors: Mapping[str, torch.Tensor]) -> list[Cut]:
+    whole = rank_tensors(tensors)
+    return cuts(whole, share([offers(whole)], None)[0])
 
 
 def _tensors(ranks: Sequence[Sequence[Offer]]) -> Iterator[tuple[TensorInfo, dict[Region, list[int]]]]:

@@ -29,9 +29,6 @@ class Catalog:
     def latest(self) -> int | None:
         return max((package.version for package in self.packages()), default=None)
 
-    def latest_anchor(self) -> int | None:
-        return max((p.version for p in self.packages() if p.base_version is None), default=None)
-
     def manifest(self, package: Package) -> Manifest:
         path = self.folder / _name(package)
         try:

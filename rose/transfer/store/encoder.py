@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from rose.transfer.device import Fetched, fetch
 from rose.transfer.errors import TransferError
 from rose.transfer.package.chain import follow, inside, reach
 from rose.transfer.package.cuts import Cut, Key
-from rose.transfer.package.manifest import Chunk, Manifest, PieceEntry, TensorInfo
+from rose.transfer.package.manifest import Manifest, PieceEntry, TensorInfo
 from rose.transfer.store.chunks import ChunkBuilder, ChunkFolder
 
 _T = TypeVar("_T")
@@ -205,12 +205,10 @@ def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFol
     tensors = {info.name: info for info in manifests[-1].tensors}
     spans = [Span(before.version) for before in manifests[:-1]]
     state = EncoderState(manifests[-1].version, {}, spans=spans)
-    opened: dict[Chunk, memoryview] = {}
+    opened = cache(chunks.open)
 
     def blob(link: int, _: int, piece: PieceEntry) -> memoryview:
-        if (chunk := manifests[link].chunks[piece.chunk]) not in opened:
-            opened[chunk] = chunks.open(chunk)
-        return opened[chunk][piece.offset : piece.offset + piece.length]
+        return opened(manifests[link].chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
 
     for name, region in sorted(keys):
         key = name, region

@@ -28,10 +28,10 @@ from rose.transfer.codec.bits import digest, from_bits, to_bits
 from rose.transfer.codec.choice import LINK, Link
 from rose.transfer.errors import ConflictError, TransferError
 from rose.transfer.layout.regions import Region
-from rose.transfer.layout.shards import ModelShape, cells
-from rose.transfer.package.cuts import Cut, Key, check_same_layout, cut_whole
+from rose.transfer.package.cuts import Cut, Key, check_same_layout
 from rose.transfer.package.manifest import Manifest, check_chain, check_sound, check_version, merge_parts, plan
 from rose.transfer.package.parts import Parts, Writer
+from rose.transfer.sources.sharing import cut_whole
 from rose.transfer.store.catalog import Catalog
 from rose.transfer.store.chunks import ChunkFolder
 from rose.transfer.store.claims import Claims, unneeded
@@ -48,7 +48,7 @@ Published = tuple[Manifest, ...]
 
 
 class VersionStore:
-    """Publishes versions into `folder`, and every `anchor_every`-th one also in full. If `tp` > 1, give `model`."""
+    """Publishes versions into `folder`, and every `anchor_every`-th one also in full."""
 
     def __init__(
         self,
@@ -59,18 +59,13 @@ class VersionStore:
         run_id: str = "",
         fence: int | None = None,
         key: keys.Key | None = None,
-        tp: int = 1,
-        model: ModelShape | None = None,
         receiver_ttl_s: float = 3600.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         if anchor_every < 1 or anchors_kept < 1:
             raise ValueError(f"anchor_every {anchor_every} and anchors_kept {anchors_kept} must be at least 1")
-        if tp != 1 and model is None:
-            raise ValueError(f"tp is {tp}: give `model`, the model's shape")
         self.folder, self.anchor_every, self.anchors_kept = folder, anchor_every, anchors_kept
-        self.receiver_ttl_s, self._model = receiver_ttl_s, model
-        self._cells = {} if model is None else cells(model, tp)
+        self.receiver_ttl_s = receiver_ttl_s
         self._catalog = Catalog(folder, key)
         self.packages, self.latest = self._catalog.packages, self._catalog.latest
         self.manifest = self._catalog.manifest
@@ -118,7 +113,7 @@ class VersionStore:
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
         self._hold_fence(version)
-        published = self._publish(version, cut_whole(tensors, self._model, self._cells), ALONE, visible)
+        published = self._publish(version, cut_whole(tensors), ALONE, visible)
         assert published is not None, "there are no other ranks to wait for"
         return published
 
@@ -252,7 +247,8 @@ class VersionStore:
         return None if others is None else merge_parts([part, *others])
 
     def _anchor_due(self, version: int, state: EncoderState, writer: Writer) -> bool:
-        since = state.version if writer.ranks > 1 else self._catalog.latest_anchor()
+        anchors = (package.version for package in self.packages() if package.base_version is None)
+        since = state.version if writer.ranks > 1 else max(anchors, default=None)
         return since is None or version // self.anchor_every > since // self.anchor_every
 
     def _no_room(self, version: int, error: OSError) -> str:

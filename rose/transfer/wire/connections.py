@@ -23,7 +23,7 @@ class Connections:
         self._interrupted = False
         self.open: dict[_Http, socket.socket] = {}  # A second descriptor per socket: TLS takes over the first.
 
-    def take(self) -> http.client.HTTPConnection:
+    def take(self) -> _Http:
         try:
             return self._idle.pop()
         except IndexError:
@@ -31,8 +31,7 @@ class Connections:
             connection.connections = self
             return connection
 
-    def give_back(self, connection: http.client.HTTPConnection) -> None:
-        assert isinstance(connection, _Http)
+    def give_back(self, connection: _Http) -> None:
         self._idle.append(connection)
 
     def interrupt(self) -> None:

@@ -43,9 +43,6 @@ class Route:
     pin: str | None = None  # None if the origin has no pins.
     ttl_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # The pin ends this long after its last renewal.
 
-    def to_bytes(self) -> bytes:
-        return msgspec.json.encode(self)
-
     @classmethod
     def from_bytes(cls, data: bytes) -> Route:
         try:
@@ -184,16 +181,12 @@ class HttpOrigin(_Origin):
     def _send(self, connection: http.client.HTTPConnection, *request: Any) -> http.client.HTTPResponse:
         kept = connection.sock is not None
         try:
-            try:
-                connection.request(*request)
-                return connection.getresponse()
-            except ConnectionError:
-                if not kept:
-                    raise
-                connection.close()  # The server had closed an idle connection.
-                connection.request(*request)
-                return connection.getresponse()
+            connection.request(*request)
+            return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
+            if kept and isinstance(error, ConnectionError):
+                connection.close()  # The server had closed an idle connection.
+                return self._send(connection, *request)
             raise self._broken(error)
         except ValueError:
             raise self._unsendable() from None

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +39,6 @@ class Receiver:
         token: str | None,
         staging: Path,
         *,
-        name: str | None = None,
         run_id: str = "",
         signer: str | None = None,
         rules: OriginRules = ANYWHERE,
@@ -48,17 +47,13 @@ class Receiver:
     ) -> None:
         self.url = url.rstrip("/")
         self.staging = staging
-        self.name = name or f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
+        self.name = f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
         self._token, self._run_id, self._signer, self._rules = token, run_id, signer, rules
         self._retries, self._pace = retries, pace
         self._partial = staging / "partial"
         with self._origin():  # This fails now if the URL is wrong.
             private_files.make(staging)
             self._partial.mkdir(exist_ok=True)
-
-    def latest(self) -> int | None:
-        with self._origin() as origin:
-            return max((package.version for package in origin.packages()), default=None)
 
     def folder(self, version: int, have: int | None, regions: Regions | None = None) -> Path:
         part = ""
@@ -96,13 +91,8 @@ class Receiver:
         with self._origin() as origin:
             persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)
 
-    @contextmanager
-    def _origin(self) -> Iterator[Origin]:
-        origin = open_origin(self.url, self._token, self._pace, rules=self._rules)
-        try:
-            yield origin
-        finally:
-            origin.close()
+    def _origin(self) -> AbstractContextManager[Origin]:
+        return closing(open_origin(self.url, self._token, self._pace, rules=self._rules))
 
     def _stage(self, origin: Origin, target: Path, version: int, have: int | None, regions: Regions | None) -> Staged:
         route = persist(lambda: origin.route(version, have), self._retries)

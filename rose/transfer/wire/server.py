@@ -8,7 +8,7 @@ import hmac
 import re
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar, cast
 
@@ -69,7 +69,7 @@ def make_app(
 
     async def pin(request: web.Request) -> web.Response:
         pin_request = await _body(request, _PinRequest)
-        return _json((await ask(calls.route, pin_request.version, pin_request.have)).to_bytes())
+        return _json(msgspec.json.encode(await ask(calls.route, pin_request.version, pin_request.have)))
 
     async def renew(request: web.Request) -> web.Response:
         await ask(calls.renew, request.match_info["pin"])
@@ -104,7 +104,6 @@ class Server:
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
         check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
         self._app, self._host, self._port = app, host, port
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -114,7 +113,22 @@ class Server:
 
     def start(self) -> Self:
         assert self._thread is None, "already started"
-        loop = asyncio.new_event_loop()
+        bound: Future[Callable[[], object]] = Future()
+
+        def serve() -> None:
+            try:
+                asyncio.run(self._serve(bound))
+            except Exception as error:
+                bound.set_exception(error)
+
+        thread = threading.Thread(target=serve, name="rose-weights-server", daemon=True)
+        thread.start()
+        self._end = bound.result()
+        self._thread = thread
+        return self
+
+    async def _serve(self, bound: Future[Callable[[], object]]) -> None:
+        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         # JSON bodies come uncompressed. Do not wait for unread bodies.
         runner = web.AppRunner(
             self._app,
@@ -124,45 +138,23 @@ class Server:
             auto_decompress=False,
             lingering_time=0.0,
         )
-        bound = threading.Event()
-        failure: list[Exception] = []
-        sites: list[asyncio.Server] = []
-
-        async def bind() -> None:
+        try:
             await runner.setup()
             assert runner.server is not None
             accept = functools.partial(_accept, runner.server, connections_max())
-            sites.append(await loop.create_server(accept, self._host, self._port, backlog=ACCEPTS))
-            self._port = sites[0].sockets[0].getsockname()[1]
-
-        def serve() -> None:
-            try:
-                loop.run_until_complete(bind())
-            except Exception as error:
-                failure.append(error)
-            bound.set()
-            if not failure:
-                loop.run_forever()
-            for site in sites:
-                site.close()
-            loop.run_until_complete(runner.cleanup())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
-
-        thread = threading.Thread(target=serve, name="rose-weights-server", daemon=True)
-        thread.start()
-        bound.wait()
-        if failure:
-            thread.join()
-            raise failure[0]
-        self._loop, self._thread = loop, thread
-        return self
+            site = await loop.create_server(accept, self._host, self._port, backlog=ACCEPTS)
+            self._port = site.sockets[0].getsockname()[1]
+            bound.set_result(functools.partial(loop.call_soon_threadsafe, stopped.set))
+            await stopped.wait()
+            site.close()
+        finally:
+            await runner.cleanup()
 
     def stop(self) -> None:
-        if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._thread is not None:
+            self._end()
             self._thread.join()
-        self._loop = self._thread = None
+        self._thread = None
 
     def __enter__(self) -> Self:
         return self.start()

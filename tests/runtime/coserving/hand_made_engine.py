@@ -9,12 +9,12 @@ from typing import ClassVar
 import pytest
 import torch
 
+from benchmarks.transfer.shards import ShardedStore
 from rose.runtime.agent.weights.sync import EngineSync
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.questions import TAKEN, Ranks, parse_question
 from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.transfer.layout.shards import ModelShape, receiver_regions
-from rose.transfer.store.store import VersionStore
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, VOCAB = 4, 2, 8, 16, 24, 70
 
@@ -47,7 +47,7 @@ def stepped(weights, seed):
 
 
 def published(folder, versions, **options):
-    store = VersionStore(folder, model=shape(), **options)
+    store = ShardedStore(folder, model=shape(), **options)
     for version, weights in enumerate(versions):
         store.publish(version, weights)
     return store

@@ -126,7 +126,7 @@ def steps_in(page, seconds):
 
 def test_the_tokenizer_of_a_lent_engine_is_not_starved_beside_serving(engines):
     _, _, rollouts = engines
-    tasks = [task for process in rollouts._group() for task in Path(f"/proc/{process.pid}/task").iterdir()]
+    tasks = [task for process in rollouts.processes() for task in Path(f"/proc/{process.pid}/task").iterdir()]
     threads = [int(task.name) for task in tasks if (task / "comm").read_text().startswith("tokenizer-")]
     assert threads
     assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_OTHER}

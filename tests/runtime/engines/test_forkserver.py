@@ -56,7 +56,7 @@ def requester(folder, *specs):
 
 
 def titles(engine):
-    return sorted(" ".join(process.cmdline()).strip() for process in engine._group())
+    return sorted(" ".join(process.cmdline()).strip() for process in engine.processes())
 
 
 def generate(engine):
@@ -80,7 +80,7 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
         assert titles(lent) == titles(own)
         # HTTP and text are threads of the scheduler, where SGLang has its server there.
         assert titles(lent) == ["rose.runtime.engines.launch forked", "sglang::scheduler"]
-        scores = {Path(f"/proc/{process.pid}/oom_score_adj").read_text() for process in lent._group()}
+        scores = {Path(f"/proc/{process.pid}/oom_score_adj").read_text() for process in lent.processes()}
         assert scores == {"1000\n"}
         # The kernel weighs threads by class and niceness within a session only: a lent engine's is that of serving.
         assert os.getsid(lent.pid) == fork_server.process.pid
@@ -89,7 +89,7 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
         assert "ROSE gates this engine" not in own_spec.log.read_text()
         lent.settle()
         own.settle()
-        for process in lent._group():
+        for process in lent.processes():
             scheduler = process.cmdline()[0] == "sglang::scheduler"
             for thread in process.threads():
                 computes = scheduler and not placement._serves(process.pid, thread.id)
@@ -104,7 +104,7 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
         own.stop()
         lent.stop()
     assert gone(lent.pid) == []
-    assert fork_server.alive
+    assert fork_server.process.poll() is None
 
 
 def test_while_it_loads_an_engine_stays_on_its_start_cores_and_below_serving(fork_server, tmp_path, tiny_policy):
@@ -116,7 +116,7 @@ def test_while_it_loads_an_engine_stays_on_its_start_cores_and_below_serving(for
         loading = threading.Thread(target=engine.wait_ready)
         loading.start()
         while loading.is_alive():
-            for process in engine._group():
+            for process in engine.processes():
                 with suppress(psutil.NoSuchProcess, ProcessLookupError):
                     threads = [thread.id for thread in process.threads()]
                     seen |= {(tuple(os.sched_getaffinity(one)), os.getpriority(0, one)) for one in threads}
@@ -138,7 +138,7 @@ def test_killing_the_requester_ends_its_engines_alone(fork_server, tmp_path, tin
         process.wait()
         assert gone(pid) == []
         engine.wait_ready()
-        assert fork_server.alive
+        assert fork_server.process.poll() is None
     finally:
         engine.stop()
 
@@ -148,7 +148,7 @@ def test_an_engine_whose_scheduler_is_killed_ends(fork_server, tmp_path, tiny_po
     try:
         engine.launch()
         engine.wait_ready()
-        scheduler = next(p for p in engine._group() if p.cmdline()[0].startswith("sglang::scheduler"))
+        scheduler = next(p for p in engine.processes() if p.cmdline()[0].startswith("sglang::scheduler"))
         scheduler.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + 60
         while engine.alive and time.monotonic() < deadline:
@@ -203,7 +203,7 @@ def test_a_server_that_cannot_start_forks_nothing_and_says_where_it_was_asked(tm
     server = ForkServer.start(tmp_path / "socket", tmp_path / "log", {"PYTHONHOME": str(tmp_path / "nowhere")})
     with (tmp_path / "engine").open("wb") as log, pytest.raises(ForkError, match=str(server.path)):
         fork_engine(server.path, [], os.environ, log)
-    assert not server.alive or server.process.wait(10) != 0
+    assert server.process.poll() is not None or server.process.wait(10) != 0
     assert not answers(server.path)
     server.stop()
 
@@ -215,7 +215,7 @@ def test_settings_that_were_read_while_loading_are_refused_by_name(fork_server, 
         pytest.raises(ForkError, match=r"refused: .*SGLANG_FORCE_STREAM_INTERVAL"),
     ):
         fork_engine(fork_server.path, [], environment, log)
-    assert fork_server.alive
+    assert fork_server.process.poll() is None
 
 
 def test_an_engine_that_cannot_start_says_why(fork_server, tmp_path, gone):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from benchmarks.transfer.shards import ShardedStore
 from rose.clock import monotonic_ns
 from rose.runtime.agent.weights.sync import EngineSync, Target
 from rose.runtime.coserving.continuation import EARLIER
@@ -169,7 +170,7 @@ def generating(page, engine, prompt):
 
 def publish_steps(folder, policy, count, **more):
     weights = Policy.load(policy).weights()
-    store = VersionStore(folder, **more)
+    store = ShardedStore(folder, **more) if more else VersionStore(folder)
     store.publish(0, weights)
     for version in range(1, count + 1):
         weights = {

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.transfer.shards import ShardedStore
 from rose.transfer.apply.apply import prepare
 from rose.transfer.apply.audit import find_drift
 from rose.transfer.apply.staged import Staged
@@ -17,7 +18,6 @@ from rose.transfer.errors import TransferError
 from rose.transfer.layout.regions import Region
 from rose.transfer.layout.shards import ModelShape, receiver_regions
 from rose.transfer.package.manifest import Manifest
-from rose.transfer.store.store import VersionStore
 from tests.long_form import usual
 
 DTYPES = {
@@ -45,7 +45,7 @@ class History:
 
     def __init__(self, folder: Path, names: Iterable[str], tp: int) -> None:
         self.folder = folder
-        self.store = VersionStore(folder / "store", anchor_every=100, tp=tp, model=MODEL)
+        self.store = ShardedStore(folder / "store", anchor_every=100, tp=tp, model=MODEL)
         generator = torch.Generator().manual_seed(0)
         masters = {name: 0.02 * torch.randn(SHAPES[name], generator=generator) for name in names}
         self.versions: list[Weights] = []

@@ -3,12 +3,12 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from benchmarks.transfer.shards import ShardedStore
 from rose.transfer import turns
 from rose.transfer.apply.audit import find_drift, fingerprints
 from rose.transfer.codec.bits import to_bits
 from rose.transfer.codec.fingerprint import of_bits
 from rose.transfer.layout.shards import receiver_regions
-from rose.transfer.store.store import VersionStore
 from tests.runtime.coserving.hand_made_engine import random_weights, shape
 
 
@@ -16,7 +16,7 @@ from tests.runtime.coserving.hand_made_engine import random_weights, shape
 def published(tmp_path_factory):
     """Weights, and the manifest of them as published for up to two ranks."""
     weights = random_weights()
-    store = VersionStore(tmp_path_factory.mktemp("store"), tp=2, model=shape())
+    store = ShardedStore(tmp_path_factory.mktemp("store"), tp=2, model=shape())
     return weights, store.publish(3, weights)[0]
 
 

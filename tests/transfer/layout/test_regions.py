@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.transfer.shards import grid
 from rose.transfer.errors import TransferError
-from rose.transfer.layout.regions import Region, grid, overlapping, tiles
+from rose.transfer.layout.regions import Region, overlapping, tiles
 
 SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 

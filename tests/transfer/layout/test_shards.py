@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.transfer.shards import pieces
+from benchmarks.transfer.shards import cells, grid, pieces
 from rose.transfer.errors import TransferError
-from rose.transfer.layout.regions import Region, grid
-from rose.transfer.layout.shards import ModelShape, cells, receiver_regions
+from rose.transfer.layout.regions import Region
+from rose.transfer.layout.shards import ModelShape, receiver_regions
 from tests.transfer.random_model import RANKS, Arrays, models, random_weights, runs_on
 
 LAYER = "model.layers.0"

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.transfer.shards import cut_part, pieces
+from benchmarks.transfer.shards import Piece, cells, cut_part, pieces
 from rose.transfer.apply.apply import prepare
 from rose.transfer.errors import TransferError
 from rose.transfer.layout.regions import Region
-from rose.transfer.layout.shards import ModelShape, Piece, cells, receiver_regions
+from rose.transfer.layout.shards import ModelShape, receiver_regions
 from rose.transfer.package.manifest import plan
 from rose.transfer.package.parts import Writer
 from rose.transfer.store.store import Published, VersionStore
@@ -67,7 +67,7 @@ class Trainer:
     def __init__(self, folder: Path, layout: Layout, ranks: int, *, attempt: str = "0") -> None:
         self.ranks = ranks
         self.attempt = attempt
-        self.stores = [VersionStore(folder, anchor_every=4, tp=TP, model=MODEL) for _ in range(ranks)]
+        self.stores = [VersionStore(folder, anchor_every=4) for _ in range(ranks)]
         cut = cells(MODEL, TP)
         self.pieces = [pieces(layout(rank, ranks), cut) for rank in range(ranks)]
 

@@ -9,9 +9,9 @@ from aiohttp import web
 from rose.ledger.files import keys
 from rose.ledger.files.keys import Key
 from rose.transfer.errors import TransferError
-from rose.transfer.package.cuts import cut_whole
 from rose.transfer.package.manifest import Manifest
 from rose.transfer.package.parts import Writer
+from rose.transfer.sources.sharing import cut_whole
 from rose.transfer.store.store import VersionStore
 from rose.transfer.wire.receiver import Receiver
 from rose.transfer.wire.relay import RelayServer

@@ -13,8 +13,19 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 
 from rose.transfer.codec.bits import to_bits
+from rose.transfer.sources.checkpoint import Checkpoint
+from rose.transfer.sources.published import Source, read
 
 Weights = dict[str, torch.Tensor]
+
+
+def read_whole(weights: Weights | Path, checkpoint: Checkpoint | None) -> Source:
+    """Return what is published where no delta may be."""
+
+    def newest() -> Any:
+        raise AssertionError("only a delta needs an earlier version")
+
+    return read(weights, checkpoint, newest)
 
 
 def weights(seed: int = 0, dtype: torch.dtype = torch.bfloat16, *, head: bool = True) -> Weights:

@@ -10,8 +10,7 @@ from safetensors.torch import load_file, save_file
 from rose.runtime.platform.cpu import define_torchvision
 from rose.transfer.errors import TransferError
 from rose.transfer.sources.checkpoint import Checkpoint
-from rose.transfer.sources.published import read
-from tests.transfer.sources.checkpoints import Weights, save, weights
+from tests.transfer.sources.checkpoints import Weights, read_whole, save, weights
 from tests.transfer.sources.test_published import published, same
 
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.down_proj"
@@ -66,12 +65,12 @@ def expected(base: Weights, scales: dict[str, float]) -> Weights:
 def test_an_adapter_is_merged_in_float32_and_then_rounded(tmp_path: Path, rslora: bool, scales) -> None:
     base = weights(1)
     folder = save(tmp_path / "base", base)
-    source = read(adapter(tmp_path / "lora", use_rslora=rslora), Checkpoint(folder))
+    source = read_whole(adapter(tmp_path / "lora", use_rslora=rslora), Checkpoint(folder))
     assert same(published(source), expected(base, scales))
     assert sorted(source.merged) == sorted(f"{module}.weight" for module in scales)
     # Without a checkpoint, the base is the folder that the adapter names.
     named = adapter(tmp_path / "named", use_rslora=rslora, base_model_name_or_path=str(folder))
-    assert same(published(read(named, None)), expected(base, scales))
+    assert same(published(read_whole(named, None)), expected(base, scales))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_an_adapter_is_merged_in_float32_and_then_rounded(tmp_path: Path, rslora
 def test_an_option_that_is_not_merged_is_refused_by_name(tmp_path: Path, config: dict[str, object], message) -> None:
     base = Checkpoint(save(tmp_path / "base", weights(1)))
     with pytest.raises(TransferError, match=message):
-        read(adapter(tmp_path / "lora", **config), base)
+        read_whole(adapter(tmp_path / "lora", **config), base)
 
 
 @pytest.mark.parametrize(
@@ -110,13 +109,13 @@ def test_a_part_without_its_counterpart_is_refused_by_name(tmp_path: Path, chang
     base = Checkpoint(save(tmp_path / "base", weights(1)))
     parts = lora() | {name: torch.zeros(shape) for name, shape in change.items()}
     with pytest.raises(TransferError, match=message):
-        read(adapter(tmp_path / "lora", parts), base)
+        read_whole(adapter(tmp_path / "lora", parts), base)
 
 
 def test_an_adapter_without_its_base_is_refused(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "lora", base_model_name_or_path="owner/model")
     with pytest.raises(TransferError, match=r"base_model_name_or_path is 'owner/model', and not a folder of this host"):
-        read(folder, None)
+        read_whole(folder, None)
 
 
 def test_what_peft_writes_is_merged_as_peft_merges_it(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_what_peft_writes_is_merged_as_peft_merges_it(tmp_path: Path) -> None:
     wrapped = peft.get_peft_model(model.float(), peft.LoraConfig(**options, rank_pattern={"q_proj": 2}))
     wrapped.save_pretrained(tmp_path / "lora")
     merged = wrapped.merge_and_unload().bfloat16().state_dict()
-    source = read(tmp_path / "lora", Checkpoint(tmp_path / "base"))
+    source = read_whole(tmp_path / "lora", Checkpoint(tmp_path / "base"))
     names = load_file(tmp_path / "base" / "model.safetensors")
     assert same(published(source), {name: merged[name] for name in names})
     assert len(source.merged) == 4

@@ -12,9 +12,9 @@ from rose.transfer.codec.bits import integers
 from rose.transfer.errors import TransferError
 from rose.transfer.package.cuts import elements
 from rose.transfer.sources.checkpoint import Checkpoint
-from rose.transfer.sources.published import Source, read
+from rose.transfer.sources.published import Source
 from rose.transfer.sources.sharing import cuts, offers, share
-from tests.transfer.sources.checkpoints import Weights, save, weights
+from tests.transfer.sources.checkpoints import Weights, read_whole, save, weights
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -35,7 +35,7 @@ def same(left: Weights, right: Weights) -> bool:
 @pytest.mark.parametrize("files", [1, 3])
 def test_a_folder_is_published_as_it_is(tmp_path: Path, files: int) -> None:
     tensors = weights() | {"model.norm.weight": torch.randn(4)}
-    source = read(save(tmp_path / "new", tensors, files=files), None)
+    source = read_whole(save(tmp_path / "new", tensors, files=files), None)
     assert same(published(source), tensors)
     assert (source.merged, source.rounded) == ((), ())
 
@@ -72,7 +72,7 @@ def test_float32_masters_are_published_in_bfloat16_rounded_to_nearest_even(tmp_p
     patterns = ((np.arange(1 << 16, dtype=np.uint32) << 16)[:, None] | lows).reshape(-1)
     master = {"w": torch.from_numpy(patterns.view(np.float32)), "kept": torch.randn(3)}
     folder = save(tmp_path / "base", {"w": torch.zeros(len(patterns), dtype=torch.bfloat16), "kept": torch.zeros(3)})
-    source = read(master, Checkpoint(folder))
+    source = read_whole(master, Checkpoint(folder))
     result = published(source)
     assert source.rounded == ("w",)
     assert torch.equal(result["kept"], master["kept"])
@@ -84,7 +84,7 @@ def test_float32_masters_are_published_in_bfloat16_rounded_to_nearest_even(tmp_p
 
 def test_narrower_weights_are_published_exactly_in_the_checkpoint_s_wider_type(tmp_path: Path) -> None:
     base = save(tmp_path / "base", weights(1, torch.float32))
-    result = published(read(weights(2), Checkpoint(base)))
+    result = published(read_whole(weights(2), Checkpoint(base)))
     assert same(result, {name: tensor.float() for name, tensor in weights(2).items()})
 
 
@@ -99,14 +99,14 @@ def test_tied_weights_have_the_checkpoint_s_one_name(tmp_path: Path, names: str,
         given[HEAD] = new[EMBEDDING].clone() if names == "copied" else new[EMBEDDING]
     if names == "head":
         del given[EMBEDDING]
-    assert same(published(read(given, base)), new)
+    assert same(published(read_whole(given, base)), new)
 
 
 def test_untied_weights_keep_both_names_also_where_they_share_memory(tmp_path: Path) -> None:
     base = Checkpoint(save(tmp_path / "base", weights(1), tie_word_embeddings=False))
     new = weights(2, head=False)
     new[HEAD] = new[EMBEDDING]
-    assert same(published(read(new, base)), new)
+    assert same(published(read_whole(new, base)), new)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_does_not_fit_the_checkpoint_is_refused_by_name(tmp_path: Path, cha
     base = Checkpoint(save(tmp_path / "base", weights(1, head=False)))
     given = {name: tensor for name, tensor in (weights(2, head=False) | change).items() if tensor is not None}
     with pytest.raises(TransferError, match=message):
-        published(read(given, base))
+        published(read_whole(given, base))
 
 
 def test_a_damaged_folder_is_refused_by_the_file_s_name(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_damaged_folder_is_refused_by_the_file_s_name(tmp_path: Path) -> None:
         (nothing, "holds no JSON object"),
     ):
         with pytest.raises(TransferError, match=message):
-            read(folder, None)
+            read_whole(folder, None)
     (absent / places[HEAD]).unlink()
     with pytest.raises(TransferError, match=f"{places[HEAD]} cannot be read"):
-        read(absent, None)
+        read_whole(absent, None)

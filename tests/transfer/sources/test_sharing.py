@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.transfer.shards import grid
 from rose.transfer.errors import TransferError
-from rose.transfer.layout.regions import Region, grid
+from rose.transfer.layout.regions import Region
 from rose.transfer.package.manifest import TensorInfo
 from rose.transfer.sources.rank_tensors import RankTensor
 from rose.transfer.sources.sharing import offers, share

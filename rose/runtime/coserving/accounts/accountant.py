@@ -191,13 +191,12 @@ class Accountant:
         lease_id, _ = self._lease_at(self._until_ns)
         rollout_run_id = self._rollout_runs.at(self._until_ns) or None
         train_run_id = self._train_runs.at(self._until_ns) or None
-        self._until_ns = until_ns
         event = DeviceSlice(
             at_us=self._anchor.utc_us(until_ns),
             device_id=self._device_id,
             lease_id=lease_id,
-            t0_ns=self._anchor.utc_ns(part.t0_ns),
-            t1_ns=self._anchor.utc_ns(part.t1_ns),
+            t0_ns=self._anchor.utc_ns(self._until_ns),
+            t1_ns=self._anchor.utc_ns(until_ns),
             overlap_ns=part.overlap_ns,
             beside_ns=part.beside_ns,
             beside_work_ns=part.beside_work_ns,
@@ -206,6 +205,7 @@ class Accountant:
             train_run_id=train_run_id,
             **by_bucket,
         )
+        self._until_ns = until_ns
         self._record(event)
         return event
 

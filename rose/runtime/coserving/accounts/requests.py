@@ -62,11 +62,10 @@ class RequestRecorder:
         self._tell_death(until_ns)
 
     def _event(self, record: RequestRecord) -> Request:
-        budgets = self._budgets.of(record.priority)
         reason = None if record.status is None else f"HTTP status {record.status}"
         return self._request(
             record.ended_ns,
-            budgets,
+            self._budgets.of(record.priority),
             lease_id=self._lease_id(record.lease_number) if record.lease_number else None,
             outcome=_outcome(record),
             prompt_tokens=record.prompt_tokens,

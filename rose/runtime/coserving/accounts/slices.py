@@ -36,7 +36,7 @@ class Assignments:
             del self._changes[0]
 
 
-_BUCKET_OF = {
+_BUCKET_OF = {  # In the order of `BUCKETS`.
     Span.SERVING: "serving",
     Span.ROLLOUT: "rollout",
     Span.TRAIN: "train",
@@ -44,13 +44,10 @@ _BUCKET_OF = {
     Span.ACTIVATION: "activation",
 }
 _WANTING = (Span.HELD, Span.YIELD)
-_ORDER = {bucket: index for index, bucket in enumerate(BUCKETS)}
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    t0_ns: int
-    t1_ns: int
     by_bucket: dict[str, int]
     overlap_ns: int
     beside_ns: int = 0  # Time in which rollouts ran on credit.
@@ -87,14 +84,11 @@ def slice_time(spans: Iterable[SpanRecord], t0_ns: int, t1_ns: int) -> Slice:
         active[span.kind] += change
         if span.kind is Span.BESIDE:
             on_credit = [*on_credit, span] if change > 0 else [one for one in on_credit if one is not span]
-    return Slice(t0_ns, t1_ns, totals, overlap_ns, beside_ns, beside_work_ns)
+    return Slice(totals, overlap_ns, beside_ns, beside_work_ns)
 
 
 def _credit(totals: dict[str, int], active: dict[Span, int], length_ns: int) -> int:
-    working = sorted(
-        (_BUCKET_OF[kind] for kind, count in active.items() if kind in _BUCKET_OF for _ in range(count)),
-        key=_ORDER.__getitem__,
-    )
+    working = [bucket for kind, bucket in _BUCKET_OF.items() for _ in range(active[kind])]
     if not working:
         wanted = any(active[kind] for kind in _WANTING)
         totals["headroom" if wanted else "idle"] += length_ns

@@ -1,12 +1,10 @@
 """Attaches a running engine to a page through SGLang's `/set_internal_state` and `/server_info`, and releases it."""
 
 import http.client
-import json
 import secrets
 import tempfile
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rose.errors import UserError
-from rose.http_calls import authorization
+from rose.http_calls import ask_json
 from rose.private_files import is_private
 from rose.runtime.coserving.attachment import STATE, EngineState, described
 from rose.runtime.coserving.hooks.serving import ATTACH, DETACH, RELEASE
@@ -103,10 +101,7 @@ class OwnedEngine:
         return state
 
     def _set(self, number: int) -> None:
-        try:
-            taken = self._call("/set_internal_state", {"server_args": {ATTACH: number}})
-        except _KeyRefusedError as error:
-            raise AttachError(str(error)) from None
+        taken = self._call("/set_internal_state", {"server_args": {ATTACH: number}})
         if not isinstance(taken, list) or not taken or not all(taken):
             raise AttachError(
                 f"serving at {self.url} cannot attach to a page (answer: {taken}): install rose-serving beside its "
@@ -133,12 +128,8 @@ class OwnedEngine:
             time.sleep(_POLL_S)
 
     def _call(self, path: str, body: object = None) -> Any:
-        headers = {"Content-Type": "application/json", **authorization(self._token or None)}
         try:
-            data = None if body is None else json.dumps(body).encode()
-            request = urllib.request.Request(self.url + path, data=data, headers=headers)
-            with urllib.request.urlopen(request, timeout=self._answer_timeout_s) as response:
-                return json.loads(response.read() or b"null")
+            return ask_json(self.url + path, body, self._token or None, self._answer_timeout_s)
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 raise _KeyRefusedError(
@@ -162,7 +153,7 @@ class OwnedEngine:
             ) from None
 
 
-class _KeyRefusedError(Exception):
+class _KeyRefusedError(AttachError):
     pass
 
 

@@ -73,14 +73,6 @@ def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any
     backend._graphs[shape_key] = device.captured
 
 
-def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], None]:
-    """Return `between_layers` as a hook that also runs between the layers of a captured graph."""
-    from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
-
-    marked: Callable[[int], None] = eager_on_graph(between_layers)
-    return marked
-
-
 #: How long to sleep between looks at the page: far less than a layer takes.
 POLL_CPU_S = 0.0005
 POLL_GPU_S = 0.00005

@@ -8,18 +8,15 @@ _WHOLE_STEP = "full"
 
 
 def compute_facts(scheduler: Any, *, gated: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {"gated": gated}
     if str(getattr(scheduler, "device", "cpu")) == "cpu":
-        return {"gated": gated}
+        return facts
     import torch
 
     from rose.runtime.platform import sgl_kernel_absent
     from rose.runtime.platform.gpu import mps
 
-    facts: dict[str, Any] = {
-        "gated": gated,
-        "mps": mps.in_use(torch.cuda.current_device()),
-        "native_kernels": sgl_kernel_absent.in_use(),
-    }
+    facts |= {"mps": mps.in_use(torch.cuda.current_device()), "native_kernels": sgl_kernel_absent.in_use()}
     if gated:
         # Only ROSE's own engines have an SGLang version with this module.
         from sglang.srt.runtime_context import get_exec

@@ -61,6 +61,7 @@ class RequestLog:
             tpot_mean_ns = (last_token_ns(request, now_ns) - first_ns) // gaps
             tpot_max_ns = getattr(request, _LONGEST_GAP, 0)
         finish, finish_status = finish_of(request)
+        priority: int | None = request.priority
         page.write_request(
             RequestRecord(
                 arrived_ns=came_ns,
@@ -74,7 +75,7 @@ class RequestLog:
                 output_tokens=len(request.output_ids),
                 finish=finish,
                 status=finish_status if status is None else status,
-                priority=_number(request.priority),
+                priority=None if priority is None or abs(priority) > AMOUNT_MAX else priority,
                 lease_number=getattr(request, _LEASE, 0),
             )
         )
@@ -96,7 +97,3 @@ def last_token_ns(request: Any, now_ns: int) -> int:
     """Return when the request's latest token came, or `now_ns` if none has come yet."""
     last_ns: int = getattr(request, _LAST_TOKEN, now_ns)
     return last_ns
-
-
-def _number(priority: int | None) -> int | None:
-    return None if priority is None or abs(priority) > AMOUNT_MAX else priority

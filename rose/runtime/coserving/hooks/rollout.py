@@ -47,14 +47,15 @@ class RolloutPlugin:
         self.telemetry = RolloutTelemetry(self.view, self.page)
         self.gate: RolloutGate | None = None
         self.guard: KvGuard | None = None
+        self._pages: PoolMemory | None = None
         self.activation: Activation | None = None
         model_runner = scheduler.tp_worker.model_runner
         if settings.gated:
             layers = len(layers_of(model_runner.model))
-            pages: PoolMemory | None = RemappedPages.of(scheduler) or KvPages.of_cpu(scheduler)
-            if (memory := pages or SavedMemory.of_gpu(scheduler)) is not None:
+            self._pages = RemappedPages.of(scheduler) or KvPages.of_cpu(scheduler)
+            if (memory := self._pages or SavedMemory.of_gpu(scheduler)) is not None:
                 self.activation = Activation(self.page, memory, lambda: self.weights.busy)
-            self.guard = KvGuard(self.page, self.view, pages, self.activation)
+            self.guard = KvGuard(self.page, self.view, self._pages, self.activation)
             self.gate = RolloutGate(
                 self.page,
                 self.view,
@@ -100,7 +101,7 @@ class RolloutPlugin:
                 kv_tokens=self.view.kv_tokens_total,
                 compute_mechanism=compute_mechanism(**self._compute, preemptible=preemptible),
                 memory_mechanism=memory_mechanism(
-                    pool=None if self.guard is None else self.guard.mechanism, leased=self.activation is not None
+                    pool=None if self._pages is None else self._pages.mechanism, leased=self.activation is not None
                 ),
             ),
         )

@@ -139,8 +139,9 @@ class ServingPlugin:
             if self._refused is None:
                 self._take(path)
                 return
-            if not _taken(path):
-                self._describe_refusal(path)
+            with closing(ArbiterPage(path)) as page:
+                if not page.alive(Party.SERVING):
+                    self._describe_refusal(path)
             self._decline(self._refused)
         except FileNotFoundError:
             self._let_go()
@@ -222,11 +223,6 @@ def _leave(page: ArbiterPage) -> None:
     page.set(Party.SERVING, Field.IN_FLIGHT, 0)
     page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
     page.close()
-
-
-def _taken(path: Path) -> bool:
-    with closing(ArbiterPage(path)) as page:
-        return page.alive(Party.SERVING)
 
 
 def refusal() -> str | None:

@@ -58,7 +58,7 @@ class SavedMemory:
     def releasable(self) -> bool:
         return bool(self._scheduler.is_fully_idle())
 
-    def bring(self, *, weights_alone: bool = False) -> int:
+    def bring(self, _tokens: int = 0, *, weights_alone: bool = False) -> int:
         """Bring the memory to the device. Return its size in bytes. If NoRoomError is raised, nothing was moved."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
@@ -103,7 +103,7 @@ class Activation:
         `in_use` says whether the engine has requests. Raises NoRoomError, or RuntimeError if the move took too long."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
-        took_ns = self._move(self._bring, away=False)
+        took_ns = self._move(lambda: self._memory.bring(self._page.lease().kv_budget_tokens), away=False)
         self._weights_in = self._all_in = True
         self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, 0)
         if took_ns > ACTIVATION_NS_MAX:
@@ -134,11 +134,6 @@ class Activation:
                 return f"the weights are not on the device: {error}"
             self._weights_in = True
         return None
-
-    def _bring(self) -> int:
-        if isinstance(self._memory, SavedMemory):
-            return self._memory.bring()
-        return self._memory.bring(self._page.lease().kv_budget_tokens)
 
     def _move(self, act: Callable[[], int], *, away: bool, weights_alone: bool = False) -> int:
         page, began = self._page, monotonic_ns()

@@ -47,10 +47,6 @@ class KvGuard:
     def withheld_tokens(self) -> int:
         return max(0, self._view.kv_tokens_total - self.budget_tokens)
 
-    @property
-    def mechanism(self) -> str | None:
-        return None if self._pages is None else self._pages.mechanism
-
     def pressed(self, policy: Policy) -> bool:
         """Return whether memory is under pressure and this lease's budget can still be cut."""
         if self._pages is None or not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:

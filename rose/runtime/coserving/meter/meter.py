@@ -22,8 +22,6 @@ class CoresInstrument:
 
     def __init__(self, cores: Sequence[int]) -> None:
         self._cores = frozenset(cores)
-        self._t0_ns = 0
-        self._busy_s = self._total_s = 0.0
 
     def open(self) -> int:
         """Return when the first reading begins, in monotonic ns. Raises UnreadableError."""

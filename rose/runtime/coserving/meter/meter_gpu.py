@@ -58,11 +58,6 @@ class GpuInstrument:
         self._visible = [token.strip() for token in visible.split(",")] if visible else None
         self._uuid: str | None = None  #: Finds the card again: when a card is lost, others change their index.
         self._initialised = False
-        self._card: Any = None
-        self._instance: Any = None
-        self._mig_instances = 0
-        self._t0_ns = 0
-        self._energy_mj: int | None = None
         self.processes: int | None = None  #: Processes that computed on it at the last reading; None: unknown.
 
     @property

@@ -78,11 +78,17 @@ class Background:
                 self._wait_for_device()
             if given_up.is_set():
                 raise GivenUpError
-            self._enter()
+            with self._counting:
+                if not self._working:
+                    self._working_since_ns = monotonic_ns()
+                self._working += 1
             try:
                 yield
             finally:
-                self._leave()
+                with self._counting:
+                    self._working -= 1
+                    if not self._working and self._record_span is not None and not self._host_cores:
+                        self._record_span(self._working_since_ns, monotonic_ns())
 
         try:
             end = job(turn)
@@ -92,18 +98,6 @@ class Background:
             if not given_up.is_set():
                 self.busy = False
                 end()
-
-    def _enter(self) -> None:
-        with self._counting:
-            if not self._working:
-                self._working_since_ns = monotonic_ns()
-            self._working += 1
-
-    def _leave(self) -> None:
-        with self._counting:
-            self._working -= 1
-            if not self._working and self._record_span is not None and not self._host_cores:
-                self._record_span(self._working_since_ns, monotonic_ns())
 
 
 def be_nice(nice: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
+from rose.ledger.files.layout import write_file
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.questions import Ranks, Verb
 from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
@@ -70,8 +71,10 @@ class WeightUpdater:
         self._page = page
         self._staging = staging
         self._ranks = ranks
-        on_host = tuple(host_cores) if self._device.type == "cpu" else ()
-        self._background = Background(wait_for_device, on_host, record_span)
+        _, parameter = next(iter(model_runner.model.named_parameters()))
+        self._device: torch.device = parameter.device
+        self._on_host = self._device.type == "cpu"
+        self._background = Background(wait_for_device, host_cores if self._on_host else (), record_span)
         self._ready: _Ready | None = None
         #: On an accelerator, this decodes on a stream of its own: decoding and steps do not wait for each other.
         self._beside: Aside | None = None
@@ -125,10 +128,8 @@ class WeightUpdater:
         def report() -> None:
             self._ready = ready
             path = self._staging / f"{version}.{verb}.{self._ranks.rank}.json"
-            partial = path.with_suffix(".partial")
             try:
-                partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
-                partial.replace(path)
+                write_file(path, json.dumps({"ranks": self._ranks.size, **outcome}).encode(), sync=False)
             except OSError as error:
                 # The folder is gone once its agent has ended.
                 logger.warning("ROSE cannot write the report %s: %s", path, error.strerror)
@@ -143,12 +144,6 @@ class WeightUpdater:
         self._beside.follow()
         return self._beside
 
-    @property
-    def _device(self) -> torch.device:
-        _, parameter = next(iter(self._model_runner.model.named_parameters()))
-        device: torch.device = parameter.device
-        return device
-
     def _prepare(self, version: int, turn: Turn) -> _Ready:
         from rose.transfer.apply.apply import prepare
         from rose.transfer.apply.staged import Staged
@@ -156,15 +151,14 @@ class WeightUpdater:
 
         began = monotonic_ns()
         # The host reads and hashes chunks, which occupies the device only on the CPU.
-        beside = turn if self._device.type == "cpu" else nullcontext
+        beside = turn if self._on_host else nullcontext
         folder = self._staging / f"v{version}"
         first = Manifest.from_bytes((folder / "00.json").read_bytes())
         weights = EngineWeights.of(self._model_runner, first, self._ranks)
         staged = Staged.open(folder, weights.regions, beside)
         published = weights.published(first, turn)
         prepared = prepare(staged, published, weights.regions, turn=turn, aside=self._beside)
-        on_host = self._device.type == "cpu"
-        swap = self._second(first, prepared, turn) if on_host else partial(_write, prepared, weights)
+        swap = self._second(first, prepared, turn) if self._on_host else partial(_write, prepared, weights)
         times: dict[str, object] = {"verify_ns": staged.verify_ns, "write_bytes": prepared.write_bytes}
         times["stage_ns"] = monotonic_ns() - began - staged.verify_ns
         return _Ready(staged.manifests[-1], swap, times, prepared.fingerprints)

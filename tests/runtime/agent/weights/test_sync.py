@@ -6,10 +6,10 @@ import time
 import pytest
 import torch
 
+from benchmarks.transfer.shards import ShardedStore
 from rose.clock import monotonic_ns
 from rose.runtime.agent.weights.sync import Target
 from rose.runtime.coserving.page import Party, Span
-from rose.transfer.store.store import VersionStore
 from rose.transfer.wire.receiver import Receiver
 from rose.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import (
@@ -35,7 +35,7 @@ def three_versions(tmp_path_factory):
 
 @pytest.fixture
 def store(three_versions, tmp_path):
-    return VersionStore(shutil.copytree(three_versions, tmp_path / "store"), tp=2, model=shape())
+    return ShardedStore(shutil.copytree(three_versions, tmp_path / "store"), tp=2, model=shape())
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 import torch
 
+from benchmarks.transfer.shards import ShardedStore
 from rose.clock import monotonic_ns
 from rose.events import Sync
 from rose.runtime.agent.weights import weight_keeper
@@ -15,7 +16,6 @@ from rose.runtime.agent.weights.weight_keeper import WeightKeeper
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy.drift import RETRY_NS, Standing
 from rose.runtime.scheduling.gateway import Gateway
-from rose.transfer.store.store import VersionStore
 from rose.transfer.wire.server import StoreServer
 from tests.runtime.agent.agent_of_engine import agent_of
 from tests.runtime.agent.agents_in_turn import until
@@ -179,7 +179,7 @@ def test_a_drifted_engine_is_found_when_an_audit_is_due_taken_out_and_brought_ba
 
 def test_an_engine_whose_acknowledgement_was_refused_is_taken_out_once_and_brought_back(guarded, made, tmp_path):
     def store(name, weights):
-        published = VersionStore(tmp_path / name, tp=2, model=shape())
+        published = ShardedStore(tmp_path / name, tp=2, model=shape())
         published.publish(2, weights)
         return published
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rose.runtime.coserving.hooks.gate import RunAhead, before_each_layer, capture_in_layers
+from rose.runtime.coserving.hooks.gate import RunAhead, capture_in_layers
 from rose.runtime.platform import cpu
 
 
@@ -19,10 +19,12 @@ def backend_of(module):
 
 @pytest.mark.cuda
 def test_a_gate_runs_between_the_layers_of_a_replayed_graph_and_the_results_are_those_of_the_whole():
+    from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
+
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 64, device="cuda") for _ in range(4)]
     looked: list[int] = []
-    gate = before_each_layer(looked.append)
+    gate = eager_on_graph(looked.append)
     for index, layer in enumerate(layers):
         layer.register_forward_pre_hook(lambda _module, _args, left=4 - index: gate(left))
     static = torch.zeros(8, 64, device="cuda")

@@ -328,11 +328,11 @@ def test_it_says_how_it_is(page, monkeypatch, tmp_path):
 
 
 def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(page):
-    note = page.path.with_name("page.serving.partial")
+    note = page.path.with_name("page.serving.json")
     note.mkdir()
     plugin = attached(page)
     assert not page.alive(Party.SERVING)
-    assert "page.serving.partial" in plugin.state.reason
+    assert "page.serving.json" in plugin.state.reason
     note.rmdir()
     looks_now(plugin)
     assert page.alive(Party.SERVING)

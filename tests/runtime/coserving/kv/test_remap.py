@@ -252,7 +252,7 @@ def test_a_guard_takes_what_a_lease_lends_and_gives_it_back_on_a_cut_and_at_its_
     activation = Activation(page, engine.pages, lambda: False)
     guard = KvGuard(page, view, engine.pages, activation)
     rose, buffers = POLICIES["rose"], engine.buffers
-    assert guard.mechanism == "remap"
+    assert engine.pages.mechanism == "remap"
 
     guard.enforce(LeaseTerms(), rose, monotonic_ns())
     assert buffers.blocks.mapped == {0}, "nothing is lent: all but padding's is the system's"
