@@ -307,9 +307,9 @@ def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = N
         with ledger.connect() as connection:
             return pricebook.own_books(connection, run_id, period)
 
-    key = ledger, "own books", run_id, from_ns, to_ns
+    key = ledger, "own books", run_id, period
     try:
-        return pricebook.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=lambda: kept(own_books, *key))
+        return pricebook.choose(ledger, run_id=run_id, period=period, own=lambda: kept(own_books, *key))
     except pricebook.NoPriceBookError:
         raise ReadError(_NO_PRICE_BOOK)
 

@@ -105,5 +105,23 @@ def day_of(ns: int) -> date:
     return moment(ns).date()
 
 
+def of_hours(first_ns: int, last_ns: int) -> Period:
+    return Period(first_ns, last_ns + NS_PER_HOUR)
+
+
+def of_day(day: date) -> Period:
+    begin_ns = nanoseconds(datetime(day.year, day.month, day.day, tzinfo=UTC))
+    return Period(begin_ns, begin_ns + NS_PER_DAY)
+
+
+def without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a span, [from, to), that no taken span covers."""
+    at_ns, end_ns = span_ns
+    for from_ns, to_ns in sorted([*taken_ns, (end_ns, end_ns)]):
+        if at_ns < min(from_ns, end_ns):
+            yield at_ns, min(from_ns, end_ns)
+        at_ns = max(at_ns, to_ns)
+
+
 def _next_month(begin: datetime) -> datetime:
     return begin.replace(year=begin.year + begin.month // 12, month=begin.month % 12 + 1)

@@ -50,8 +50,7 @@ class ServedLedger:
         self, period: Period, provenance: str | None = None, team: str | None = None, run_id: str | None = None
     ) -> Saved:
         """Return the answer of `rose saved`. A run is priced again only after the ledger or the prices changed."""
-        from_ns, to_ns = period.from_ns, period.to_ns
-        book = pricebook.choose(self.ledger, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+        book = pricebook.choose(self.ledger, self.price_book, period=period, provenance=provenance)
         # Heads change with every event. Events of the access log change no answer.
         heads = sorted((self.ledger.folder / "heads").glob("[!.]*.json"))
         mark = [(head.name, head.read_text("utf-8")) for head in heads if head.stem != access.WRITER]

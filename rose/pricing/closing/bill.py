@@ -15,7 +15,7 @@ from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.store import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import NS_PER_HOUR, NothingChargedError, PricingError, nano_usd_of
-from rose.pricing.period import Period, month_at, nanoseconds
+from rose.pricing.period import Period, month_at, nanoseconds, without
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables

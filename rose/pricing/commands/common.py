@@ -62,10 +62,7 @@ def period_of(text: str | None, tz: str | None = None) -> Period:
 
 
 def month_of(text: str | None) -> Period:
-    from rose.clock import utc_us
-    from rose.pricing import period
-
-    return period.month_at(utc_us() * 1000) if text is None else period.of_month(text)
+    return period_of(None) if text is None else of_month(text)
 
 
 def print_answer(as_json: bool, data: Callable[[], Any], shown: Callable[[], Iterable[Element]]) -> None:

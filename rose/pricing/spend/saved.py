@@ -165,8 +165,7 @@ def _book(
     for *_, last in postings(ledger).values():
         if last.provenance == provenance and last.from_ns < period.to_ns <= last.to_ns:
             return store.book_of(ledger, last)
-    from_ns, to_ns = period.from_ns, period.to_ns
-    return pricebook.choose(ledger, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+    return pricebook.choose(ledger, price_book, run_id=run_id, period=period, provenance=provenance)
 
 
 def _found(

@@ -70,7 +70,7 @@ def test_what_the_events_do_not_say_shows(
 def test_tokens_that_cost_nothing_count_alike(fleet: Path, hour: tuple[pl.DataFrame, Evidence]) -> None:
     text = BOOK_TOML.replace("input_usd_per_million = 1", "input_usd_per_million = 0")
     free = pricebook.parse(text.replace("output_usd_per_million = 3", "output_usd_per_million = 0"), "free.toml")
-    rows = charges.price(Ledger(fleet), free, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
+    rows = charges.price(Ledger(fleet), free, Period(T0_NS, T0_NS + HOUR_NS)).frame.filter(kind="capacity")
     assert wrong(capacity(rows, rows, free, T0_NS, hour[1], rows, None)) == []
 
 

@@ -13,6 +13,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.answers import run_report
 from rose.pricing.closing.close import close
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.entries import PriceBookError
 from rose.pricing.spend.calendar import Calendar
