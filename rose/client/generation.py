@@ -85,16 +85,17 @@ def judged(
             raise ClientError(f"{name} has {len(values)} values for {len(generations)} generations: give one for each")
     events: list[Trajectory | Verdict] = []
     for number, (generation, reward) in enumerate(zip(generations, rewards, strict=True)):
+        trajectory_id, group_id, step = generation.trajectory_id, generation.group_id, generation.step
+        if trajectory_id is None or group_id is None or step is None:
+            raise ClientError(f"generation {number} has group_id {group_id!r} and step {step}: pass both to `generate`")
         oldest = min(generation.versions, default=None)
-        labels: dict[str, Any] = {name: getattr(generation, name) for name in ("trajectory_id", "group_id", "step")}
-        if None in labels.values():
-            given = f"group_id {generation.group_id!r} and step {generation.step}"
-            raise ClientError(f"generation {number} has {given}: pass both to `generate`")
         output_tokens = len(generation.output_ids)
         events += [
             Trajectory(
-                **labels,
+                trajectory_id=trajectory_id,
                 policy_version=oldest,
+                group_id=group_id,
+                step=step,
                 task=task,
                 outcome="finished",
                 turns=1,
@@ -105,8 +106,10 @@ def judged(
                 duration_ns=sum(attempt.queue_ns + attempt.duration_ns for attempt in generation.attempts),
             ),
             Verdict(
-                **labels,
+                trajectory_id=trajectory_id,
                 policy_version=oldest,
+                group_id=group_id,
+                step=step,
                 verifier=verifier,
                 verifier_version=verifier_version,
                 reward=reward,

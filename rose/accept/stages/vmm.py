@@ -96,6 +96,7 @@ def move(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neig
     report.fact("replays", pool.replays)
     report.claim("vmm: fresh handles, ms per GB", ms_per_gb(out_ns, sizes), "ms", 120, "lower")
     report.fact("fresh handles, back, ms per GB", ms_per_gb(back_ns, sizes))
+    memory.synchronize()
     pool.reservation.close()
 
 

@@ -265,8 +265,7 @@ class HostRunner:
 
     def _jobs(self) -> list[jobs.Job]:
         archive = {} if self._forwarder is not None else self.plan.config.archive.model_dump()
-        settings = jobs.Settings(**{f"archive_{name}": value for name, value in archive.items()})
-        return jobs.ledger_jobs(settings)
+        return jobs.ledger_jobs(**archive)
 
     def _say_failed(self, run: jobs.JobRun) -> None:
         if run.status == "failed":
