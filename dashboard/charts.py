@@ -214,7 +214,7 @@ def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budg
 
 
 def most_of_each_bin(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add `state`, the largest bucket of each bin, and the share of every bucket."""
+    """Add columns to each bin: the name of its largest bucket (`state`), and the share of each bucket."""
     most, whole = pl.max_horizontal(BUCKETS), pl.sum_horizontal(BUCKETS)
     return frame.filter(whole > 0).with_columns(
         state=pl.coalesce(*(pl.when(pl.col(bucket) == most).then(pl.lit(bucket)) for bucket in BUCKETS)),

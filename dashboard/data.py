@@ -114,7 +114,7 @@ class Run:
 
     @property
     def going_on(self) -> bool:
-        """Return whether the run has not ended. A live run must also have been heard of within its timeout."""
+        """Return whether the run goes on: it has not ended and, if it is live, its last event is recent enough."""
         allowed_s = UNKNOWN_S if self.expires_s is None else max(self.expires_s, LEAST_S)
         silent_us = utc_us() - nanoseconds(self.heard_at) // 1000
         return self.status == "running" and ("live" not in self.provenances or silent_us <= allowed_s * 1_000_000)
@@ -372,7 +372,7 @@ def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
 
 
 def bill_with_history(scope: Scope) -> Bill:
-    """Return the bill of the period and the one before, or of the period alone if the other cannot be priced."""
+    """Return the bill of the period and of the one before. If the earlier one has no price, it is left out."""
     try:
         return bill(replace(scope, period=Period(period_before(scope.period).from_ns, scope.period.to_ns)))
     except UserError:
@@ -380,8 +380,7 @@ def bill_with_history(scope: Scope) -> Bill:
 
 
 def promise(requests: pl.DataFrame) -> Promise:
-    """Return how many requests were late, and the target. `requests` has the columns `requests` (all) and `kept` (those
-    within both latency budgets)."""
+    """Return how many requests were late, and the target. `kept` counts requests within both latency budgets."""
     count = int(requests["requests"].sum())
     return Promise(late=count - int(requests["kept"].sum()), requests=count, target=SERVING_TARGET)
 
@@ -397,7 +396,8 @@ def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
 
 
 def serving_time(scope: Scope) -> dict[str, int] | None:
-    """Return `delayed_ns` and `withheld_idle_ns` of the period, or None if events since its start were archived."""
+    """Return how long rollouts delayed serving in the period (`delayed_ns`), and how long devices were idle while
+    leases were withheld (`withheld_idle_ns`). Return None if events since the period's start were archived."""
     try:
         refuse_archived_since(scope.ledger, scope.period.from_ns)
     except PricingError:

@@ -119,7 +119,7 @@ def money_column(label: str, amounts: Iterable[float | None]) -> ColumnConfig:
 
 
 def column(values: pl.Series) -> ColumnConfig:
-    """Return the format that fits a column's name and type: of the smallest fraction, three significant digits."""
+    """Return the format that fits a column's name and type. The smallest fraction has three significant digits."""
     if values.name.endswith("share"):
         return st.column_config.NumberColumn(format="%.2f%%")
     if values.dtype.is_integer():

@@ -52,7 +52,7 @@ class Trust:
 def page(
     title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, judged: bool = False
 ) -> None:
-    """Draw a page about one run: by default the newest fleet's or, with `judged`, the newest with judged answers."""
+    """Draw a page about a run: by default a fleet's newest run or, with `judged`, the newest with judged answers."""
 
     def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
@@ -146,7 +146,7 @@ def _chip(trust: Trust, ledger: Ledger) -> None:
 
 
 def _follow(body: Callable[[], None], every: float | None) -> None:
-    """Draw `body` as a fragment: Streamlit can run it again without the page, every `every` seconds if set."""
+    """Draw `body` as a fragment: Streamlit runs it again without the page, every `every` seconds if this is set."""
 
     @st.fragment(run_every=every)
     def fragment() -> None:

@@ -66,7 +66,7 @@ class Auth(BaseModel):
 
 
 class Login(BaseModel):
-    """A login file. `allow` lists verified addresses, `@domain`s and subjects, or `*` for everyone."""
+    """A login file. `allow` lists verified e-mail addresses, `@domain`s and subjects, or `*` for everyone."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 

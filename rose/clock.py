@@ -1,4 +1,4 @@
-"""A host's clocks. Their offset is read once for a run or a boot, so that a changed wall clock changes no duration."""
+"""A host's two clocks. Their offset is read once per run or boot: changes of the wall clock then affect no duration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def utc_us() -> int:
 
 
 def both_ns() -> tuple[int, int]:
-    """Return monotonic and UTC nanoseconds of one moment, from the closest of five pairs of readings."""
+    """Return the monotonic and the UTC time of one moment in ns, from the quickest of five pairs of readings."""
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
     before, utc, after = min(readings, key=lambda reading: reading[2] - reading[0])
     return (before + after) // 2, utc

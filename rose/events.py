@@ -60,7 +60,7 @@ def _kind(
 
 
 class Record(typing.Protocol):
-    """A receiver of events, such as a writer's `record`. If `durable` is None, the kind decides."""
+    """A receiver of events, such as a writer's `record`. If `durable` is None, the event's kind decides."""
 
     def __call__(self, event: Event, *, durable: bool | None = None) -> object: ...
 
@@ -97,7 +97,7 @@ class Device(Event):
 
 @_kind("engine", durable=True)
 class Engine(Event):
-    """A change in an engine's life. The two `..._mechanism` fields say how it shares memory and compute."""
+    """An event in an engine's life. The two `..._mechanism` fields say how this engine shares memory and compute."""
 
     #: `attached`, `detached`: a foreign engine joined or left the page of the device. `refused`: that engine cannot
     #: share. `activated`, `deactivated`: `moved_bytes` of memory came to a rollout engine, or left it.
@@ -132,7 +132,7 @@ class Lease(Event):
 @_kind("preemption", durable=True)
 class Preemption(Event):
     """Serving took back time or memory. `yield`: rollout steps waited `count` times within a second, `duration_ns` in
-    all. `cut`: the KV budget shrank; requests that it ended kept their tokens. `revoke`: the lease ended."""
+    sum. `cut`: the KV budget shrank; requests that this ended kept their tokens. `revoke`: a lease ended."""
 
     action: Literal["yield", "cut", "revoke"]
     reason: str
@@ -153,8 +153,8 @@ class Preemption(Event):
 
 @_kind("hold")
 class Hold(Event):
-    """Rollouts that had work did not get the device. Under a lease, this happened `count` times within a second.
-    Without a lease, an event stands for one such time."""
+    """Rollouts had work, but did not get the device. Under a lease, an event stands for `count` such times within a
+    second. Without a lease, it stands for one."""
 
     reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
     step: Count | None = None
@@ -166,7 +166,7 @@ class Hold(Event):
 
 @_kind("holdout", durable=True, needs=("device_id",), rules=INTERVAL)
 class Holdout(Event):
-    """A window [t0_ns, t1_ns). It has no leases if the random number `draw` is below `holdout_share`."""
+    """A time window [t0_ns, t1_ns). It has no leases if its random number `draw` is below `holdout_share`."""
 
     t0_ns: InstantNs
     t1_ns: InstantNs
@@ -180,7 +180,7 @@ class Holdout(Event):
 
 @_kind("step_time")
 class StepTime(Event):
-    """The quality of an engine's predicted step times, on which admission relies."""
+    """How precise the predicted step times of an engine are. Admission relies on these predictions."""
 
     role: Literal["serving", "rollout"]
     mode: Literal["prefill", "decode"]
@@ -306,7 +306,7 @@ _WHOLE = Rule(
 
 @_kind("device_slice", needs=("device_id",), rules=(*INTERVAL, _WHOLE))
 class DeviceSlice(Event):
-    """The use of a device. The seven buckets sum to exactly t1_ns - t0_ns."""
+    """How a device was used in [t0_ns, t1_ns). The seven buckets sum to exactly t1_ns - t0_ns."""
 
     t0_ns: InstantNs
     t1_ns: InstantNs
@@ -410,7 +410,7 @@ class LedgerAction(Event):
 
 @_kind("access", durable=True)
 class Access(Event):
-    """A read of the ledger, or a refusal. `count` above 1 stands for similar events of one peer within a second."""
+    """A read of the ledger, or a refusal. `count` above 1: so many similar events of one peer within a second."""
 
     who: Id  # A token's name, or `user@host` for a command on the folder.
     action: Literal[  # `info`: views or writers' positions. `*_denied`: a token, or its scope, was missing.

@@ -1,4 +1,4 @@
-"""Prints for the `rose` command. Outside text is shown as it is, and never interpreted."""
+"""Prints the output of the `rose` command. Text from outside is shown literally, and never interpreted."""
 
 import sys
 import time
@@ -62,8 +62,8 @@ def echo_error(message: object) -> None:
 
 @contextmanager
 def user_errors(interrupted: str = "stopped") -> Iterator[None]:
-    """If the block raises a UserError, or a package of a pip extra is missing, print that and exit with the error's
-    code. After Ctrl-C, print `interrupted` and exit with 130."""
+    """If the block raises a UserError, or a package of a pip extra is missing, print the error and exit with its code.
+    After Ctrl-C, print `interrupted` and exit with 130."""
     try:
         try:
             yield

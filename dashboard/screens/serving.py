@@ -1,4 +1,4 @@
-"""The harm of lending to serving: withheld leases, latency with budgets, and preemptions."""
+"""How lending harms serving: missed latency budgets, compared with times without leases, and preemptions."""
 
 from datetime import timedelta
 from fractions import Fraction

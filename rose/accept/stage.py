@@ -29,7 +29,7 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A module with a function `measure(scope, report)`. With `takes_rest`, it gets the time left by earlier stages."""
+    """A module with `measure(scope, report)`. With `takes_rest`, it gets the time that earlier stages did not use."""
 
     name: str
     seconds: float

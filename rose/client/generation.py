@@ -79,7 +79,7 @@ def judged(
     answer_tokens: Sequence[int] | None = None,
 ) -> list[Trajectory | Verdict]:
     """Return a `Trajectory` and a `Verdict` for each single-turn generation. Rewards from `threshold` on are accepted.
-    `trainer_version` is the version that is trained. By default, `answer_tokens` are all tokens. Raises ClientError."""
+    `trainer_version` is the version that is trained. By default, all tokens are answer tokens. Raises ClientError."""
     for name, values in (("rewards", rewards), ("correct", correct), ("answer_tokens", answer_tokens)):
         if values is not None and len(values) != len(generations):
             raise ClientError(f"{name} has {len(values)} values for {len(generations)} generations: give one for each")

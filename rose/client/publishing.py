@@ -26,7 +26,7 @@ _FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """A published version. `merged` names tensors that a LoRA adapter changed, `rounded` tensors whose type changed."""
+    """A published version. A LoRA adapter changed the tensors `merged`. The type of the tensors `rounded` changed."""
 
     version: int
     merged: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Publication:
 
 
 class WeightOrigin:
-    """Publishes versions from `folder`, with the other ranks. Raises TransferError if `folder` is in use."""
+    """Publishes versions, stored in `folder`, with the other ranks. Raises TransferError if `folder` is in use."""
 
     def __init__(
         self,

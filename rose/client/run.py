@@ -267,8 +267,8 @@ class Run:
             self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Record events durably. Events with the same `event_id` count once. By default, the id comes from the step,
-        from the trajectory or, for a verdict, from the trajectory and the verifier."""
+        """Record events durably. Events with the same `event_id` count once. By default, the id of a verdict is made
+        from its trajectory and verifier, and the id of another event from its step or trajectory."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -365,7 +365,7 @@ class Run:
                 pass
 
     def _resume(self, error: RunLostError, fence: int, away_s: float, *, waits: bool) -> None:
-        """Resume the run after `error`, or raise what prevents this. A repeated request has the same key and answer."""
+        """Resume the run after `error`, or raise what prevents this. Repeated requests have one key and one answer."""
         with self._resuming:
             address = self.address
             if address.fence != fence:

@@ -190,7 +190,9 @@ class ServingConfig(Section):
         "tpot_budget_ms = 20 }]. Other requests have the budgets above. Lending leaves room for the smallest TTFT "
         "budget.",
     )
-    max_prompt_tokens: PositiveInt = Field(default=128, description="Longest prompt for which rollouts leave time.")
+    max_prompt_tokens: PositiveInt = Field(
+        default=128, description="Longest serving prompt, in tokens. Rollouts leave time for its prefill."
+    )
     max_total_tokens: PositiveInt | None = Field(
         default=None, description="KV-cache slots, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores."
     )

@@ -69,7 +69,7 @@ def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
 
 
 class AccessLog:
-    """Counts similar Access events, and records one for them. Thread-safe. `writer` returns the ledger's writer."""
+    """Counts similar Access events, and writes one for all. Thread-safe. `writer` returns the ledger's writer."""
 
     def __init__(self, writer: Callable[[], LedgerWriter]) -> None:
         self._writer = writer

@@ -30,7 +30,8 @@ def check_guarded(host: str, token: str | None, ways: str) -> None:
 
 def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | None:
     """Return why a request is refused, or None. `host` and `origin` are its headers. With `has_token`, the server asks
-    for a token. Then every host may be named, and reads pass, because foreign web pages lack the token."""
+    for a token, which foreign web pages lack. So any `host` is then accepted. If the request only reads, any `origin`
+    is accepted too."""
     if not has_token:
         parts = _HOST.fullmatch(host)
         if parts is None or not is_loopback(parts["name"].strip("[]").lower()):

@@ -56,8 +56,8 @@ class Report:
 
 
 def verify(root: Path, seen: Seen, marks: Mapping[str, Sequence[int]]) -> Report:
-    """Verify the ledger at `root`. If `seen` has findings of earlier checks, only new and changed files are read, else
-    every byte. The report has the links of the writers' chains at the seqs in `marks`."""
+    """Verify the ledger at `root`. If `seen` has findings of earlier checks, only new and changed files are read,
+    otherwise every byte. The report has the links of the writers' chains at the seqs in `marks`."""
     layout.check(root)  # It may be gone since it was opened.
     began_us = utc_us()
     with seen.lock:
@@ -125,7 +125,7 @@ def _folder(root: Path, seen: Seen, expected: Expected) -> list[str]:
 def _signers(
     root: Path, seen: Seen, known: Sequence[registry.Line], writers: Sequence[WriterReport]
 ) -> tuple[list[str], list[str]]:
-    """Return problems and notes about keys that signed for a writer without an endorsement. `known` is the registry."""
+    """Return problems and notes about signatures by unendorsed keys. `known` has the lines of the registry."""
     standing = registry.endorsements(known)
     problems: list[str] = []
     notes: list[str] = []

@@ -101,7 +101,7 @@ class LedgerWriter:
 
     @property
     def dropped(self) -> int:
-        """Return how many events found the queue full. These events were merged, or only counted."""
+        """Return how many events came while the queue was full. Each was merged with other events, or only counted."""
         return self._dropped
 
     @property
@@ -109,7 +109,7 @@ class LedgerWriter:
         return None if self._error is None else str(self._error)
 
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
-        """Append an event and return its seq, or None if a full queue merged or only counted it.
+        """Append an event and return its seq. If the queue is full, merge or only count the event, and return None.
 
         With `durable` (None: the kind decides), the event is on disk when this returns. Raises LedgerError. A refused
         event stays in the queue, so retry only with the same event_id."""
@@ -345,7 +345,8 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Merge `before` into `named`: add energies, average power and busy share by time. What one lacks is unknown."""
+    """Merge the power reading `before` into `named`: add energies, and average other values over time. A value that
+    either of them lacks becomes None."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

@@ -191,7 +191,7 @@ def evaluate(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) ->
 
 
 def send(ledger: Ledger, *, file: Path) -> Mapping[str, object]:
-    """For a background job, check the rules of `file` and send new alerts. Raises AlertsError if a message fails."""
+    """Check the rules in `file` and send new alerts, as a background job. Raises AlertsError if a message fails."""
     done = check(ledger, load(file))
     if done.failed:
         raise AlertsError("; ".join(f"{entry.title} -> {entry.to}: {entry.error}" for entry in done.failed))

@@ -115,7 +115,7 @@ def of_day(day: date) -> Period:
 
 
 def without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a span, [from, to), that no taken span covers."""
+    """Yield the parts of the span [from, to) that no span in `taken_ns` covers."""
     at_ns, end_ns = span_ns
     for from_ns, to_ns in sorted([*taken_ns, (end_ns, end_ns)]):
         if at_ns < min(from_ns, end_ns):

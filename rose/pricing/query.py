@@ -32,7 +32,7 @@ _VIEWS = (
 def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str) -> None:
     """Copy a run's rows from every view into temporary tables.
 
-    A fleet's copy includes its RL runs. An RL run's copy has its fleets' events from the time in which it used them."""
+    A fleet's copy includes its RL runs. An RL run's copy has events of its fleets, from when the run used them."""
     pin(connection, ledger)
     snapshot_pinned(connection, run_id)
 

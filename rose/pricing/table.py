@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. If `whole`, a terminal never breaks its cells."""
+    """A column of a table. If `whole` is set, a terminal never breaks the column's cells."""
 
     name: str
     kind: Kind = "text"
@@ -36,7 +36,7 @@ class Column:
 class Table:
     """A table of text, numbers, Figures and None. `view` and `stamp` apply to all figures. `footer` has totals.
 
-    If `grouped`, a repeated first cell is shown only once. `marks` are by row number.
+    If `grouped`, a repeated first cell is shown only once. `marks` has the mark of a row by the row's number.
     Raises ValueError if a row does not have one cell for each column."""
 
     title: str

@@ -1,4 +1,4 @@
-"""Computes how much memory the engines take: KV pools in tokens, and all parts of a GPU. Imports no torch."""
+"""Computes the sizes of KV pools in tokens, and what each engine takes of a GPU's memory. Imports no torch."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class MemoryPlan:
         return device.kv_bytes // self.serving_bytes_per_token(device)
 
     def rollout_tokens(self, device: DeviceConfig, rollout: RolloutConfig) -> int:
-        """Return the size of the rollout pool in tokens: `max_total_tokens`, if it is set. By default, it is what the
-        largest lease may use on a lent GPU, what fits in `kv_bytes` on another GPU, and a constant on cores."""
+        """Return the size of the rollout pool in tokens: `max_total_tokens`, if it is set. The default on a lent GPU is
+        the largest budget of a lease; on another GPU, it is what fits in `kv_bytes`; on cores, it is a constant."""
         if rollout.max_total_tokens is not None:
             return rollout.max_total_tokens
         if device.gpu is None:

@@ -50,7 +50,7 @@ def route(origin: HostConfig, destination: HostConfig) -> str:
 
 
 def route_to(config: FleetConfig, host: str, url: str) -> str:
-    """Return the kind of route from a host to a server, for prices. An unknown server counts as the first host's."""
+    """Return the kind of route (for prices) from `host` to a server. An unknown server counts as on the first host."""
     by_address = {known.address: known for known in hosts(config)}
     here = next(known for known in hosts(config) if known.name == host)
     return route(here, by_address.get(urlsplit(url).hostname, hosts(config)[0]))

@@ -20,7 +20,7 @@ class Patch:
 
     @classmethod
     def between(cls, old: torch.Tensor, new: torch.Tensor) -> Patch:
-        """Return the elements that differ between tensors of one shape and type, or all of `new` if that is shorter."""
+        """Return the elements that differ between tensors of one shape and type, or all of `new` if that is smaller."""
         before, after = integers(old), integers(new)
         place = torch.int32 if after.numel() < 1 << 31 else torch.int64
         positions, values = [torch.empty(0, dtype=place)], [after[:0].cpu()]

@@ -1,4 +1,4 @@
-"""Two engines, the page that they share, and their cores. Without a GPU, the device is the core of both schedulers."""
+"""Two engines that share a page and a device. Without a GPU, the device is the core on which both schedulers run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as the device. Each KV pool has room for `tokens`. CUDA graphs cover batches up to `graph_batch_max`."""
+    """The engines' GPU. Each KV pool has room for `tokens`. CUDA graphs cover batches up to `graph_batch_max`."""
 
     index: int
     tokens: int = 65536
@@ -39,7 +39,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The cores of a host. `device` is empty if the device is a GPU. `host` are the cores for other work."""
+    """A host's cores. `device`: the core that both engines share (empty: they share a GPU). `host`: for other work."""
 
     device: tuple[int, ...]
     host: tuple[int, ...]

@@ -42,7 +42,7 @@ class DeviceTime(TypedDict):
 
 
 def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_share: float = 0.5) -> DeviceTime:
-    """Return the device time in [t0_ns, t1_ns). `core_share` is the rollouts' share while both engines step."""
+    """Return the device time in [t0_ns, t1_ns). `core_share` is the rollouts' share while both engines compute."""
     part = slice_time(spans, t0_ns, t1_ns)
     buckets = part.by_bucket
     rollout = clipped(spans, Span.ROLLOUT, t0_ns, t1_ns)

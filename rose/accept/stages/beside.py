@@ -1,4 +1,4 @@
-"""Rollouts work on credit beside busy serving, without SGLang. That work must delay serving in proportion."""
+"""Rollouts work on credit while serving is busy, without SGLang. Serving's delay must be proportional to that work."""
 
 import os
 import shutil
@@ -50,8 +50,8 @@ def measure(scope: Scope, report: StageReport) -> None:
 def _play(
     device: Device, seconds: float, work_ns: int | None, *, wishes: bool = False
 ) -> tuple[list[BusyStep], list[Wish]]:
-    """Play a round of busy serving. Beside each of its steps, rollouts get credit for `work_ns` of work (0: there are
-    no rollouts; None: the policy decides). With `wishes`, a Wish is measured every few steps."""
+    """Play a round in which serving is busy. Beside each serving step, rollouts get credit for `work_ns` of work (0:
+    there are no rollouts; None: the policy decides). With `wishes`, a Wish is measured every few steps."""
     from_ns = monotonic_ns() + LEAD_NS
     until_ns = from_ns + round(seconds * 1e9)
     deadline_ns = until_ns + round(LATE_S * 1e9)
@@ -94,7 +94,7 @@ def point_of(rounds: Rounds, alone: Rounds) -> tuple[float, float]:
 
 
 def line_of(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Fit a line through the origin. Return its slope, the largest distance of a point, and the allowed distance."""
+    """Fit a line through 0 to points (work, delay). Return its slope, and the largest and allowed distance from it."""
     squares = sum(work**2 for work, _ in points)
     factor = sum(work * delay for work, delay in points) / squares if squares else 0.0
     off_ns = max(abs(delay - factor * work) for work, delay in points)

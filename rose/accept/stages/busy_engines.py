@@ -113,8 +113,8 @@ class _Busy:
 
 
 def claim_kill(report: StageReport, name: str, times: Sequence[Sequence[int]], struck_ns: int, work_ns: int) -> None:
-    """Add claims about what followed when `name` was killed and rollouts' credit ended, at `struck_ns`. `times` has the
-    times of each serving request's tokens, in ns. `work_ns` is the device time of rollouts afterwards."""
+    """Add claims about the time after `struck_ns`, when `name` was killed and the rollouts' credit ended. `times` has
+    the times of each serving request's tokens, in ns. `work_ns` is the device time of rollouts afterwards."""
     after = [[end - begin for begin, end in pairwise(each) if end > struck_ns] for each in times if each]
     report.claim(f"busy_engines: requests failed, {name} killed", len(times) - len(after), "requests", 0, "lower")
     report.claim(f"busy_engines: rollouts' time afterwards, {name} killed", work_ns, "ns", 0, "lower")

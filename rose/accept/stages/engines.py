@@ -1,4 +1,4 @@
-"""Measures latency, used idle time, a sync and kills on two SGLang engines with a random Llama of 8e9 parameters."""
+"""Tests two SGLang engines with a random Llama of 8e9 parameters: latency, use of idle time, weight sync, and kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serving and rollouts share a device by the product's gate, page and accounts, without SGLang."""
+"""Tests that serving and rollouts can share a device through the product's gate, page and accounts, without SGLang."""
 
 import os
 import random
@@ -84,7 +84,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def free_core(report: StageReport) -> int:
-    """Return the least busy core. If possible, this process leaves that core."""
+    """Return the least busy core. If this process may run on other cores, it stops running on that one."""
     import psutil
 
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -240,7 +240,7 @@ def layers_left(rounds: Iterable[Round], layers: int) -> int:
 
 
 def slice_error_ns(slices: Sequence[DeviceSlice], began_ns: int, ended_ns: int, anchor: Anchor) -> int:
-    """Return the errors of the slices of [began_ns, ended_ns), added up in ns: wrong sums, gaps, and wrong ends."""
+    """Return the summed errors, in ns, of slices that must cover [began_ns, ended_ns): wrong sums, gaps, wrong ends."""
     edges = [anchor.utc_ns(began_ns), *(edge for part in slices for edge in (part.t0_ns, part.t1_ns))]
     edges.append(anchor.utc_ns(ended_ns))
     gaps_ns = sum(abs(after - before) for before, after in list(pairwise(edges))[::2])

@@ -253,16 +253,16 @@ class Yield(NamedTuple):
 
 
 class BusyStep(NamedTuple):
-    """A step that follows the previous step at once. `length_ns` is the time between their ends, and `work_ns` is the
-    work of rollouts in that time."""
+    """A step that begins as soon as the previous step ends. `length_ns` is the time between the ends of both. `work_ns`
+    is the work of rollouts in that time."""
 
     length_ns: int
     work_ns: int
 
 
 class Wish(NamedTuple):
-    """What followed when serving wished for the device. `full_speed_ns`: the time until its layers ran at full speed.
-    `delay_ns`: the delay of the layers of the next half step."""
+    """How serving got the device back when it wished for it. `full_speed_ns`: the time until serving's layers ran at
+    full speed. `delay_ns`: how late the layers of the next half step were."""
 
     full_speed_ns: int
     delay_ns: int

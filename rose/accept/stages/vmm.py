@@ -1,4 +1,4 @@
-"""Moves memory between two processes at stable addresses, like a cut of a KV pool. Times include messages."""
+"""Moves memory between two processes at stable addresses, as when a KV pool shrinks. The times include messages."""
 
 from __future__ import annotations
 

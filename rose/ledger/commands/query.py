@@ -80,7 +80,7 @@ def query_command(
     run: Annotated[str | None, typer.Option(help="Only this run, by its id.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device, by its id.")] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another variable of the query.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the query; may be repeated.")
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the SQL instead of running it.")] = False,
     as_json: common.JsonOption = False,

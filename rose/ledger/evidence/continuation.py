@@ -1,4 +1,4 @@
-"""Checks a ledger against earlier receipts: each writer's chain must still contain the links in the receipts."""
+"""Checks a ledger against earlier receipts: each writer's chain must still contain the links that the receipts have."""
 
 import hashlib
 import os
@@ -61,8 +61,9 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
 
 
 def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
-    """Return, for each writer, the seqs up to which the receipts contain a link of its chain. Give the result to
-    `verify` as `marks`: its report then has the ledger's own links at these seqs."""
+    """Return, for each writer, the seqs that were next when the receipts were taken. Give the result to `verify` as
+    `marks`. For each of these seqs, its report then has the link of the writer's chain just before it. `check` compares
+    these links with those in the receipts."""
     marked: dict[str, set[int]] = {}
     for receipt in named.values():
         for writer, mark in receipt.writers.items():
@@ -71,7 +72,7 @@ def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
 
 
 class _Trusted:
-    """The keys with which each writer may have signed: those in the oldest receipt, and endorsed keys."""
+    """The keys that are trusted to sign for each writer: those in the oldest receipt, and endorsed keys."""
 
     def __init__(self, receipt: Receipt, content: bytes) -> None:
         lines = registry.parse(content)
@@ -93,7 +94,7 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Check that a ledger continues what earlier receipts say. `report` comes from `verify(marks=marks(named))`.
+    """Check that a ledger still has what earlier receipts recorded. `report` comes from `verify(marks=marks(named))`.
     `named` has the receipts by file name, oldest first. Raises LedgerError for a receipt of another ledger."""
     ledger = Ledger(report.root)
     for name, receipt in named.items():

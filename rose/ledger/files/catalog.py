@@ -168,7 +168,7 @@ def refresh_sound(root: Path) -> None:
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
     """Make the daily views of `connection` show the sums of all events up to `until`, as a roll-up would store them.
-    `retry` names a view of repeated records, which are not counted."""
+    The records in the view `retry` repeat other records, so they are not counted."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 

@@ -1,8 +1,9 @@
 """The signed content of a writer: a digest of its events, independent of Parquet, and the chain of these digests.
 
 A digest is the SHA-256 of a tag, the number of rows, and the columns that have values, sorted by name. A column is
-hashed as name, type and number of values, a bit for each row (unless all rows have values), and the values by seq. A
-number takes 8 bytes (little endian), a boolean 1. Texts: first all lengths (4 bytes each), then all UTF-8 bytes."""
+hashed as its name, its type and its number of values; then, unless all rows have values, a bit for each row; then the
+values in the order of seq. A number takes 8 bytes (little endian), and a boolean 1 byte. Of texts, first all lengths
+are hashed (4 bytes each), then all UTF-8 bytes."""
 
 import hashlib
 import itertools
@@ -39,7 +40,7 @@ def rows_sha256(table: pa.Table) -> str:
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return a digest of each range of rows, and what could not be checked. A range begins at each of `first_seqs`."""
+    """Return the digest of each range of rows, and what could not be checked. `first_seqs`: where each range begins."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = _places(file.metadata)
     unchecked: list[str] = []
@@ -126,7 +127,7 @@ def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts:
 
 
 class _Joined:
-    """A SHA-256 that is computed in one call. Each update of hashlib would release Python's global lock (GIL)."""
+    """A SHA-256 computed in one call, because each update of hashlib would release Python's global lock (GIL)."""
 
     def __init__(self, content: bytes) -> None:
         self._pieces: list[Any] = [content]
@@ -198,7 +199,7 @@ class _Ranges:
 
 
 def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | None, Any]:
-    """Return (type, values, None, ()) of the rows with a value. A text column: (type, lengths, bytes, offsets)."""
+    """Return (type, values, None, ()) for the rows that have a value. For texts: (type, lengths, bytes, offsets)."""
     rows = filled.rows
     if array.type.id not in _TEXTS:
         values = _fixed(array)
@@ -338,8 +339,8 @@ def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
 
 
 def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:
-    """Return whether the bounds `low` and `high` in a footer fit texts from `least` to `most`. True: they are these
-    texts, perhaps shortened. None: they are wider. False: a text lies outside of them."""
+    """Return whether the bounds `low` and `high` in a footer fit texts from `least` to `most`. True: the bounds are
+    `least` and `most`, perhaps shortened. None: the bounds are wider. False: a text lies outside of the bounds."""
     if not low <= least or (high < most and not most.startswith(high)):
         return False
     exact_low = low == least or (len(least) > _TEXT_BYTES and bool(low) and least.startswith(low))

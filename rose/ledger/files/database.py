@@ -25,7 +25,7 @@ def connect(
 
 def empty() -> duckdb.DuckDBPyConnection:
     """Return a connection to an empty database in memory. After use, the database is kept and given to a later caller.
-    So attach another database only under the name `ledger`: only that one is then detached."""
+    So attach another database only under the name `ledger`: a database of any other name stays attached."""
     try:
         database = _idle.pop()
     except IndexError:

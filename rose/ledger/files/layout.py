@@ -8,7 +8,7 @@ archived/<writer>/<first>-<last>.json    the same manifest after its file has le
 heads/<writer>.json                      the newest segment of each writer
 heads/<writer>.next                      the segment that a writer is about to write, or nothing
 writers.jsonl                            every writer and its keys; each line has the hash of the line before it
-verified/                                how far the ledger was verified, and what each file held then
+verified/                                how far the ledger was verified, and what was found in each file
 rollup/                                  sums by day, made from the events, and the ids of these events
 pricing.duckdb                           the cache of pricing; can be removed at any time
 closes/                                  charges of closed periods, which never change

@@ -1,7 +1,8 @@
 """The registry `writers.jsonl`: a line for each writer and each key, with the hash of the line before.
 
-The key `by` signs a line. This endorses `key` for the writer. The endorsement counts if `by` is the ledger's first key,
-if `by` is endorsed for the writer, or if a key that may endorse marked `by` with `endorses`."""
+A line's key `by` signs the line, and so endorses `key` for the writer. This counts if `by` may endorse keys of all
+writers, or if `by` is itself endorsed for this writer. The ledger's first key may endorse keys of all writers. A key
+that may do so gives this right to `key` by a line with `endorses`."""
 
 import hashlib
 import json
@@ -21,7 +22,7 @@ _TAG = "rose writer 1"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`writer` signs with `key`, endorsed by the key `by`. Without `key`, the line only registers `writer`."""
+    """A line: `writer` signs with `key`, which the key `by` endorses. Without `key`, it only registers `writer`."""
 
     writer: str
     previous_sha256: str
@@ -47,8 +48,8 @@ class Endorsements:
 def endorsements(
     registered: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
 ) -> Endorsements:
-    """Return which keys may endorse, and which are endorsed for which writer, by the lines `registered`. The keys
-    `endorsers` (if empty: the first key that signed a line) and the (writer, key) pairs in `pairs` are trusted."""
+    """Return the keys that may endorse keys of all writers, and the endorsed (writer, key) pairs, by the lines
+    `registered`. Trusted from the start are `endorsers` (if empty: the first key that signed a line) and `pairs`."""
     signed = [line for line in registered if line.key and line.by]
     counted = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
     while True:
@@ -61,7 +62,7 @@ def endorsements(
 
 
 def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
-    """Add a line for `writer` and its key, endorsed by `by`, unless there is one. A damaged registry stays as it is."""
+    """Add a line for `writer` and `key`, endorsed by `by`, if there is none. A damaged registry stays as it is."""
     # A damaged registry must not stop a writer.
     with suppress(LedgerError):
         if not _names(lines(root), writer, key):

@@ -1,8 +1,8 @@
-"""Roll-ups: daily sums of all events, up to a seq of each writer. Each roll-up writes a new generation of files.
+"""A roll-up has daily sums of all events up to some seq of each writer. Each roll-up makes a new generation of files.
 
 rollup/<generation>/coverage.json        the last epoch of each writer in the sums, and the SHA-256 of each file
 rollup/<generation>/daily_<name>.parquet the sums, a file for each daily view
-rollup/ids/<generation>.parquet          event ids of clients, and which record of each id counts; never changed"""
+rollup/ids/<generation>.parquet          event ids of clients, and the record that counts for each id; never changed"""
 
 import hashlib
 import json

@@ -64,8 +64,8 @@ def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
-    """Return a writer's events as a table. Their seqs begin at `first_seq`. An event that names no run gets `run_id`.
-    If an event names another run but no fleet run, its fleet run becomes `run_id`."""
+    """Return a writer's events as a table. Their seqs begin at `first_seq`. An event without a run gets `run_id`. An
+    event of another run gets `run_id` as its fleet run, unless it names a fleet run."""
     rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
     seqs_by_kind: dict[str, list[int]] = {}
     for seq, (kind, values) in enumerate(batch, start=first_seq):
@@ -94,7 +94,7 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
 
 @functools.cache
 def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
-    """Return a fast, generated function. It returns an event's values, or None if one of them may be wrong."""
+    """Return a fast, generated function. It takes an event and returns its values, or None if a value may be wrong."""
     fields = fields_of(kind)
     literals = {f"allowed_{field.name}": frozenset(field.allowed) for field in fields if field.allowed}
     names = ", ".join(field.name for field in fields)

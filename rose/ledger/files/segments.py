@@ -1,4 +1,4 @@
-"""Segments: Parquet files that never change. The name has the file's SHA-256, the header that of the segment before."""
+"""Segments: Parquet files that never change. The name has the file's SHA-256; the header has the previous segment's."""
 
 import hashlib
 import io
@@ -42,8 +42,9 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Two notes that lead to a writer's newest segment: its path as `announced` before it is written, and as `segment`
-    afterwards. After a kill, one of the two is the newest segment. After a power cut, both may be outdated."""
+    """Two notes about a writer's newest segment. The path of a segment is noted as `announced` before the segment is
+    written, and as `segment` afterwards. After a kill, one of the two is the newest segment. After a power cut, both
+    may be outdated."""
 
     segment: str | None = None
     announced: str | None = None
@@ -75,7 +76,7 @@ def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
 
 
 def put(root: Path, path: str, content: bytes) -> None:
-    """Announce and write a segment. A new epoch's folder appears with it, because DuckDB fails on empty folders."""
+    """Announce and write a segment. A new epoch's folder appears together with it: DuckDB fails on empty folders."""
     target = root / path
     folder = target.parent
     if place(path)[1] > 0:

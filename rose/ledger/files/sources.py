@@ -41,8 +41,8 @@ def of_nothing() -> dict[str, str]:
 def selects(
     root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
 ) -> dict[str, str]:
-    """Return the SELECT of each source view, in the order in which to create them. With `until`, they read only what
-    that roll-up covers. `files` are the files to read (None: all). Paths begin with `place` (None: with `root`)."""
+    """Return the SELECT of each source view, in the order of their creation. With `until`, the views read only what a
+    roll-up to there covers. `files` (None: all) are the files to read. Paths begin with `place` (None: `root`)."""
     place = place or root
     newest, parts, whole = files or _lying(root)
     coverage, ends = until or (newest if newest is not None and newest.complete else None, {})
@@ -113,10 +113,10 @@ def no_roll_up(name: str) -> str:
 
 
 def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
-    """Return a SELECT of the events in these files, without rows that meet a condition of `apart`.
+    """Return a SELECT of the events in the files of `patterns`, without rows that meet a condition in `apart`.
 
-    `whole` is a pattern whose first file has all columns; with it, query plans are ten times shorter. With many merged
-    files, columns that this version does not know are left out."""
+    `whole` is a pattern whose first file has all columns. If it is given, query plans are ten times shorter. If there
+    are many merged files, columns that this version does not know are left out."""
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
     if sum(pattern.startswith("compacted/") for pattern in patterns) >= _MERGED_MANY:
         return parquet(root, patterns, _known_columns()) + where

@@ -1,4 +1,4 @@
-"""A spool is a ledger that keeps segments until a controller has them, as `forwarded/<writer>.json` notes."""
+"""A spool is a ledger that keeps segments until a controller has them. `forwarded/<writer>.json` notes the progress."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def is_local(writer: str) -> bool:
 
 
 def first_unsent_epoch(root: Path, writer: str) -> int | None:
-    """Return the first epoch that the controller may lack, so that it must stay here, or None. Raises LedgerError."""
+    """Return the first epoch that must stay here because the controller may lack it, or None. Raises LedgerError."""
     if is_local(writer) or not (root / FOLDER).is_dir():
         return None
     path = root / FOLDER / f"{writer}.json"

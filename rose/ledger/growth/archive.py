@@ -106,7 +106,7 @@ class Restored:
 def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
     """Copy compacted parts older than `older_than_days` to the URL `to`, and check the copies. Raises LedgerError.
 
-    With `delete`, a part that is in a roll-up then leaves the ledger. Its file is removed after `grace_s` seconds."""
+    With `delete`, the parts that are in a roll-up then leave the ledger. Files are removed after `grace_s` seconds."""
     store = outside(Store(to), ledger.folder)
     before_us = utc_us() - int(older_than_days * 86_400e6)
     done = Archived(url=store.url(), deleted=delete)

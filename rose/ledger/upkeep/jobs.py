@@ -157,7 +157,7 @@ def record(ledger: Ledger, run: JobRun) -> JobRun:
 
 
 def history(ledger: Ledger) -> dict[str, Last]:
-    """Return each job's last run, by name. The cost does not grow with the ledger."""
+    """Return each job's last run, by name. In a large ledger, this takes as long as in a small one."""
     import duckdb
 
     from rose.ledger.files import sources

@@ -1,4 +1,4 @@
-"""A ledger's figures for Prometheus, from daily sums, job records and files. The cost does not grow with the ledger."""
+"""A ledger's figures for Prometheus, from daily sums, job records and files. A large ledger takes no longer to read."""
 
 import shutil
 import threading

@@ -36,13 +36,13 @@ class BreakdownRow:
 
 
 def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return one row for each version, task or step, sorted, then `unallocated`. The rows sum to the run's cost."""
+    """Return the rows, sorted by version, task or step, then the row `unallocated`. The rows sum to the run's cost."""
     set_variables(connection, run_id=run_id, part=way)
     return parts(rows(connection, "answers/group_parts"), cost)
 
 
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the rows, `unallocated` last. A group of `counted` belongs to the row `part` (None: `unallocated`)."""
+    """Return a row for each `part` of the groups in `counted`, then `unallocated`, which has groups without a part."""
     paid = cost.paid
     groups: dict[str, list[list[int]]] = defaultdict(list)
     for row in counted:

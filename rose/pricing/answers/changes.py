@@ -216,8 +216,8 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return the change from `before` to `period`. By default, `before` is the previous month, or for other periods the
-    same length of time just before. Raises PricingError for overlap or a `period` without charges, and LedgerError."""
+    """Return the change from `before` to `period`. By default, `before` is the previous month or, if `period` is no
+    month, as much time just before. Raises PricingError for overlap or no charges in `period`, and LedgerError."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")

@@ -113,7 +113,7 @@ def of_training(judged: Iterable[TrainingStep]) -> Elasticity:
 
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
-    """Fit solved = judged * exp(a + b * x) to each row, and return its slope b. The likelihood has only one maximum."""
+    """For each row, fit solved = judged * exp(a + b * x), and return b. The likelihood has only one maximum."""
     b = np.zeros(len(x))
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = (solved * x).sum(axis=1) / solved.sum(axis=1)

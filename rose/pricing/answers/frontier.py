@@ -83,7 +83,7 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -> Spend | str:
-    """Return dollars of inference and training, or why they are unknown. `shares_fleet`: the fleet pays for serving."""
+    """Return what inference and training cost, or why this is unknown. `shares_fleet`: serving is on a fleet's bill."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
@@ -131,8 +131,8 @@ def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
 
 
 def next_step(eta_n: Elasticity, eta_t: Elasticity, growth: tuple[float, float], what: str) -> Answer:
-    """Return where to spend the next dollar or slack second (`what`). It grows rollouts and training by `growth`, and
-    only a dollar also raises the cost."""
+    """Return where to spend the next dollar or slack second (`what`). `growth` has the shares by which it makes
+    rollouts and training grow. A dollar also raises the cost; a slack second does not."""
     inference, training = _gain(eta_n, growth[0], own_cost=1 if what == "dollar" else 0), _gain(eta_t, growth[1])
     apart: Interval | None = None
     if inference.draws is not None and training.draws is not None:
@@ -151,8 +151,8 @@ def next_step(eta_n: Elasticity, eta_t: Elasticity, growth: tuple[float, float],
 
 
 def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
-    """Return the share by which the cost falls if one side, inference or training, grows by the share `rate`. It is
-    eta * rate for the additional answers, minus own_cost * rate for what the growth itself costs."""
+    """Return the share by which the cost falls if one side, inference or training, grows by the share `rate`. The
+    additional answers lower the cost by eta * rate. The growth itself costs own_cost * rate."""
     if eta.value is None or eta.draws is None:
         return eta
     draws, value = (eta.draws - own_cost) * rate, bootstrap.rounded((eta.value - own_cost) * rate)

@@ -1,5 +1,5 @@
-"""Says whether a policy learned: its accepted share is higher at the end of a run than at the beginning, and the Wilson
-intervals of the two shares do not overlap. Each end has `GROUPS_MIN` judged groups, at most a quarter of the run."""
+"""A policy learned if its accepted share is higher at the end of a run than at the beginning, and the Wilson intervals
+of the two shares do not overlap. Each end is `GROUPS_MIN` judged groups, or a quarter of the run if less."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

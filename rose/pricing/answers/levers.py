@@ -74,7 +74,8 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """A factor of C3. At the value `to`, a tenth better, a million answer tokens would cost `saves` dollars less."""
+    """A factor of C3, the cost of a million answer tokens. `to` is a value that is a tenth better than `value`. At
+    `to`, C3 would be `saves` dollars lower."""
 
     name: str
     value: float

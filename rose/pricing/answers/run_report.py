@@ -187,7 +187,7 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Return dollars per million useful tokens. On dedicated devices, the marginal price is what buying would add."""
+    """Return dollars per million useful tokens. The marginal price of dedicated devices is the cost of buying them."""
     make, way = run.make, compared.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:

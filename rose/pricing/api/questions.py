@@ -101,7 +101,7 @@ class CostQuery(SavedQuery):
         answer = cost.ask(served.ledger, question, served.price_book)
         if len(answer.lines) > LINES_MAX:
             raise RequestError(
-                f"parameter by is {self.by}: the answer has more than {LINES_MAX:,} lines; ask for a shorter period, "
+                f"parameter 'by' is {self.by}: the answer has more than {LINES_MAX:,} lines; ask for a shorter period, "
                 "or fewer dimensions"
             )
         return answer.to_json()

@@ -39,7 +39,7 @@ class DeviceHour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """The events of a device-hour. If its period is closed, later events are left out, and `late` is their number."""
+    """The events of a device-hour. For a closed hour, events after the close are left out, and `late` counts them."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -78,7 +78,8 @@ class WriterEvents:
 
 
 def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
-    """Return a device-hour's events. `mark` has each writer's last seq that counts (None: all). Raises LedgerError."""
+    """Return a device-hour's events. `mark` has, for each writer, the seq of the last event that counts. If `mark` is
+    None, all events count. Raises LedgerError."""
     with ledger.connect() as connection:
         scope = asdict(device_hour)
         hour_ns = scope.pop("hour_ns")
@@ -108,7 +109,7 @@ def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int
 
 
 def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> Iterator[WriterEvents]:
-    """Yield seqs and files of `events` by writer. `verified` tells which chains are broken. Raises LedgerError."""
+    """Yield each writer's seqs and files of `events`. `verified` tells whose chain is broken. Raises LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
         by_writer.setdefault(row["writer"], []).append(row["seq"])

@@ -30,7 +30,7 @@ Holder = tuple[str, str, str, str]
 @dataclass(frozen=True, slots=True)
 class Held:
     """A run's time on a device in an hour. `held_ns` is all time in which the run had the device. `ns` is the part of
-    it that is billed to the run. `others` are the runs that had the device at the same time."""
+    this time that is billed to the run. `others` are the runs that had the device at the same time."""
 
     held_ns: int
     ns: int
@@ -77,8 +77,8 @@ def capacity(
     everybodys: pl.DataFrame,
     part: Held | None,
 ) -> Iterator[Step]:
-    """Yield the steps that explain charges for device time. `rows` are the run's charges in this device-hour, and the
-    question is about a part of them, `question_rows`. `everybodys` has the charges of all runs that held the device."""
+    """Yield the steps that explain charges for device time. `rows` are the run's charges in this device-hour, of which
+    the question is about `question_rows`. `everybodys` has the charges of all runs that held the device."""
     rows, question_rows, everybodys = map(_with_tenant, (rows, question_rows, everybodys))
     names = ("fleet_run_id", "device_id", "lease_id", "bucket", "rl_run_id")
     whole = _by(rows, names)
@@ -172,7 +172,7 @@ def transfer(
 
 
 def energy(rows: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence, *, shared: bool) -> Iterator[Step]:
-    """Yield the steps that explain energy charges. If `shared`, other runs have energy charges of the device, too."""
+    """Yield the steps that explain energy charges. If `shared`, other runs have energy charges of this device too."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * money.NANO_USD_PER_USD / money.MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")

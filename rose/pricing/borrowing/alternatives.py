@@ -27,7 +27,7 @@ _DEDICATED = ("rollout", "train")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Borrowing and its alternatives, dedicated first. Without useful borrowed tokens, `alternatives` is empty."""
+    """Borrowing and its `alternatives`, dedicated devices first. They are empty if no borrowed token was useful."""
 
     borrowed: RolloutOutput
     dedicated: RolloutOutput
@@ -99,9 +99,9 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """What was borrowed, and what dedicated devices could have done in its place, by UTC hour. `idle_ns` is the idle
-    time of dedicated devices. `fleet` and `own` are the useful borrowed tokens of the fleet and of the run. If
-    dedicated devices made no useful token, `fleet` and `own` are borrowed nanoseconds instead of tokens."""
+    """What was borrowed in each UTC hour, and how long dedicated devices were idle in this hour (`idle_ns`). `fleet`
+    and `own` are the useful tokens that the fleet and the run borrowed. If dedicated devices made no useful token,
+    `fleet` and `own` are borrowed nanoseconds instead."""
 
     idle_ns: Mapping[int, Fraction]
     fleet: Mapping[int, int]
@@ -109,9 +109,9 @@ class _Need:
 
     @classmethod
     def over(cls, charged: Charges, fleet: Charges, classes: set[tuple[str, str]], amount: str) -> _Need:
-        """Return what was borrowed, and the idle time that could have been used instead. `amount` is the column that
-        counts what was borrowed: `tokens` or `ns`. `classes` has the pairs (pool, device class) whose idle time counts.
-        If it is empty, the rollout devices of all borrowed classes count."""
+        """Return what was borrowed by the run (`charged`) and by its `fleet`, and the idle time that could have been
+        used instead. `amount` is the column that measures borrowing: `tokens` or `ns`. `classes` has the pairs (pool,
+        device class) whose idle time counts. If `classes` is empty, rollout devices of all borrowed classes count."""
         lent = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout") & (pl.col("kind") == "capacity")
         if amount == "tokens":
             lent &= pl.col("fate").is_in(USEFUL)
@@ -136,7 +136,8 @@ class _Need:
         return cls(idle_ns, there, own)
 
     def bought(self, way: Alternative, needed_ns: Fraction, increment_hours: Decimal | None) -> Alternative:
-        """Return `way` with the device time that it must buy. `needed_ns` is what the run's borrowed tokens need."""
+        """Return the alternative `way`, with the device time that must be bought for it. `needed_ns` is the device time
+        that the run's borrowed tokens would take."""
         if way.usd is None or not needed_ns:
             return way
         each_ns = needed_ns / sum(self.own.values())
@@ -170,7 +171,7 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Return an alternative for each market offer. Its price is weighted by how long was borrowed at each price."""
+    """Return an alternative for each market offer. It averages the offer's prices, weighted by borrowed time."""
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns
@@ -225,8 +226,8 @@ def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, mea
 
 
 def _age_s(turns: Sequence[Row], placement: str) -> Fraction | None:
-    """Return for how many seconds a running turn has run on average: E[L^2] / (2 E[L]). L is the length of a completed
-    turn at `placement` or, if there are none, of any completed turn. Return None if no turn was completed."""
+    """Return the mean age in seconds of a running turn: E[L^2] / (2 E[L]). L is the length of a completed turn at
+    `placement` or, if there are none, of any completed turn. Return None if no turn was completed."""
     own = [row for row in turns if row["placement"] == placement] or list(turns)
     ns = sum(int(row["ns"]) for row in own)
     return Fraction(sum(int(row["squared_ns"]) for row in own), 2 * ns * NS_PER_S) if ns else None

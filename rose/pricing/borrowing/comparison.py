@@ -202,8 +202,8 @@ def worth_it(cash: Saving | None, m: Marginal) -> bool | None:
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:
-    """Return a text with two savings: if the fleet would exist without leases, and if it would not. Return None if
-    `cash` is None, or if the price book states the probability of this (`idle_anyway`)."""
+    """Return two savings as text: if the fleet would exist without leases, and if it would not. Return None if `cash`
+    is None, or if the price book has `idle_anyway`, the probability that the fleet would exist without leases."""
     if cash is None or not m.unstated_usd:
         return None
     ends = f"{_usd(cash.usd)} {WOULD}, {_usd(cash.usd - m.unstated_usd)} {WOULD_NOT}"

@@ -108,9 +108,9 @@ class Accrual:
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Return the provision of each UTC day that has lent time, from rows of `bursts.sql`. A day is computed with the
-    rates that were known when it began. If the data before it are too few, the day's own data are added. Later days
-    never change an accrual."""
+    """Return the provision of each UTC day that has lent time, from rows of `bursts.sql`. It uses the rates that were
+    known when the day began. If earlier days have too few data, it uses the day's own data too. Data of later days
+    never change it."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
@@ -138,7 +138,7 @@ def _until(rows: Sequence[Row], day: date) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The balance of one UTC day, in whole nano-dollars. Before the first accrual, all but `realised` are None."""
+    """The balance of one UTC day, in whole nano-dollars. Before the first accrual, only `realised` has a value."""
 
     day: date
     opening: int | None
@@ -149,8 +149,8 @@ class Balance:
 
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
-    """[D] Return each day's balance: opening + accrued - realised - released = closing. A provision that is not used is
-    released at the end of the next day. A higher cost stays as debt. Raises ValueError if an accrual is missing."""
+    """[D] Return each day's balance: opening + accrued - realised - released = closing. What is left of a provision is
+    released at the end of the next day; a shortfall stays as debt. Raises ValueError if an accrual is missing."""
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})

@@ -1,5 +1,5 @@
 """The report on the borrowing of one run: does it harm serving, and does it save money against buying devices? It also
-moves each input alone to both ends of its range, and shows the saving there. The saving is linear in its inputs."""
+shows the saving with one input at a time at either end of its range. The saving is linear in its inputs."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -123,7 +123,7 @@ def says(measured: Harm) -> str:
 
 
 def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """Return how much each uncertain input can change the saving, as (input, saving at the input's worse end, saving at
+    """Return how far each uncertain input alone can move the saving: (input, saving at the input's worse end, saving at
     its better end), in dollars. The input with the widest range comes first."""
     if way.cash is None or way.added_usd is None:
         return ()

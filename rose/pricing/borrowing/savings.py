@@ -25,7 +25,7 @@ SHARE = "it is a share of the fleet's figure, which has the interval"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bought:
-    """Dedicated device time that must be bought: in each UTC hour, the part of the needed time above the idle time."""
+    """Dedicated device time that must be bought: in each UTC hour, the needed time that idle devices do not cover."""
 
     #: By start of the hour: H, device time that its tokens would have taken, and I, idle time paid for, nanoseconds.
     hours: Mapping[int, tuple[Fraction, Fraction]]
@@ -118,8 +118,8 @@ def saved(
     borrowed_usd: Fraction,
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
-    """Return each alternative with its saving and the saving's interval. An RL run's share of a fleet's saving has
-    none. `borrowed_usd` and `borrowed_loaded_usd` are the amortized and the fully loaded cost of borrowing."""
+    """Return each alternative with its saving and the saving's interval. An RL run's share of a fleet's saving has no
+    interval. `borrowed_usd` and `borrowed_loaded_usd` are the amortized and the fully loaded cost of borrowing."""
     drawn, charged = resample(groups), borrow.charged_estimate
 
     def compared(way: Alternative) -> Alternative:

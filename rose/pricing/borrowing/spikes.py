@@ -1,5 +1,5 @@
 """Simulates that serving load and rollout demand rise together, with a correlation r (docs/pricing.md). At r = 1, the
-highest load meets the highest demand: the worst case, because two high values cost most together (supermodularity)."""
+highest load meets the highest demand: the worst case, since they cost more together than apart (supermodularity)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -66,7 +66,7 @@ def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tup
 
 
 def pairing(r: float, size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Draw `size` pairs of normal variables with correlation r. Return the ranks of the first and the second ones."""
+    """Draw `size` pairs (x, y) of normal variables with correlation r. Return the ranks of x and the ranks of y."""
     first, other = random.standard_normal((2, size))
     second = r * first + sqrt(1 - r * r) * other
     return np.argsort(np.argsort(first)), np.argsort(np.argsort(second))
@@ -156,8 +156,8 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return the length of a window in seconds, and all windows with at least half of the fullest one's device time.
-    The length is the longest of WINDOWS_S that gives enough windows, or else the shortest."""
+    """Return the length of a window in seconds, and the windows with enough device time: at least half of that of the
+    fullest window. The length is the longest of WINDOWS_S that gives enough windows, or else the shortest."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)

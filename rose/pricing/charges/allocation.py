@@ -64,7 +64,8 @@ class Allocation:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
 
     def measured_ns(self) -> dict[str, int]:
-        """Return `bucket_ns`, plus shared time that is billed to other runs. Figures about output use this sum."""
+        """Return nanoseconds by bucket, including shared time that is billed to other runs. Figures about output use
+        this sum, and not `bucket_ns`."""
         others_ns = defaultdict[str, Fraction](Fraction)
         for time in self.shared:
             others_ns[time.bucket] += time.others_ns
@@ -119,7 +120,7 @@ DEVICE_KEY = ("fleet_run_id", "device_id", "pool", "device_class")  # Two fleets
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedTime:
-    """The time of one bucket of a lease, in an hour in which several runs shared the device."""
+    """The time of one bucket of a lease on a device that several runs shared, in one hour."""
 
     fleet_run_id: str
     device_id: str
@@ -144,7 +145,7 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Return hardware time per billed nanosecond. In an hour, all runs together use at most one hour of it."""
+        """Return hardware time per billed nanosecond. In an hour, all runs together use at most one hardware hour."""
         return self.room / self.part
 
 

@@ -73,7 +73,7 @@ class Charges:
     """The charges of [from_ns, to_ns), UTC, of one provenance, at the prices of one price book.
 
     `frame` has the columns of COLUMNS. Its rows are in a fixed order.
-    - `hour` is naive UTC. `run_id` is the run that is charged, `fleet_run_id` the one that owns device and lease.
+    - `hour` is naive UTC. `run_id` is the charged run, and `fleet_run_id` is the run that owns device and lease.
     - `hardware_id` identifies the device across runs. If it was not recorded, it is `<run>/<device>`.
     - `kind` is `capacity` (device time), `transfer` (weight syncs) or `energy` (metered, not in the device price).
     - `bucket` is one of the seven buckets, `unaccounted`, `transfer` or `energy`.
@@ -96,7 +96,7 @@ class Charges:
     fleet: pl.DataFrame | None = None
 
     def fully_loaded(self) -> pl.DataFrame:
-        """Return the charges with `fully_load`'s columns. An RL run gets its part of shared idle time."""
+        """Return the charges with the columns that `fully_load` adds. An RL run gets its part of shared idle time."""
         if self.fleet is None or self.rl_run_id is None:
             return fully_load(self.frame)
         return fully_load(self.fleet).filter(charged_to(self.rl_run_id))
@@ -114,7 +114,7 @@ def price(
     run_id: str | None = None,
     provenance: str | None = None,
 ) -> Charges:
-    """Return the charges of a period; None means of all time. A fleet's `run_id` includes its RL runs.
+    """Return the charges of a period, or all charges if `period` is None. A fleet's `run_id` includes its RL runs.
     Raises PriceBookError for a missing price. Raises PricingError for a ledger that does not verify, for a period that
     is partly archived or of several provenances, and for hardware with two classes at once."""
     verified = _verified(ledger)
@@ -257,7 +257,7 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Yield the times in which a run had devices: on another run's device, from its first charged hour to its last."""
+    """Yield when a run had devices. On another run's device, this is from the run's first charged hour to its last."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )

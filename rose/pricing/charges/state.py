@@ -193,9 +193,9 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
-    """Add new events to the sums, and return True. Return False if new events change what the earlier sums count, so
-    that all must be added up again: a repeated event_id, disputed time, or a changed pool or class. Unless `first` is
-    set, the caller opens a transaction before the call, and commits or rolls it back afterwards."""
+    """Add new events to the sums, and return True. Return False if all events must be added up again, because a new
+    event changes what was counted: it repeats an event_id, disputes time, or changes a pool or a class. Unless `first`
+    is set, the caller opens a transaction before the call, and commits or rolls it back afterwards."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -278,7 +278,8 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
-    """Cut a slice at each full hour. Yield (hours since the epoch, ns by bucket), divided by largest remainder."""
+    """Cut a slice at each full hour. Yield (hours since the epoch, ns by bucket). Each hour's nanoseconds are divided
+    among the buckets by largest remainder."""
     left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
     for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
         part = split(ns, left)
@@ -289,7 +290,7 @@ def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
 
 def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str | None, dict[str, int]]]:
     """Divide a slice's time among the runs that it belongs to. `part` has the nanoseconds by bucket. Yield (RL run, its
-    nanoseconds by bucket), with None in the place of the RL run for the run that owns the device."""
+    nanoseconds by bucket). The time of the run that owns the device comes with None instead of an RL run."""
     owners = dict.fromkeys(_ROLLOUT_BUCKETS, row["rollout_run_id"]) | {"train": row["train_run_id"]}
     for rl_run_id in dict.fromkeys((None, *owners.values())):
         own = {bucket: ns if owners.get(bucket) == rl_run_id else 0 for bucket, ns in part.items()}

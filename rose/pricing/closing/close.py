@@ -91,7 +91,7 @@ def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
 
 
 def settle(ledger: Ledger) -> None:
-    """Finish recorded postings of a killed process, and remove its other files. The caller must hold the lock."""
+    """Finish the postings that a killed process recorded, and remove its other files. The caller must hold the lock."""
     for posted in postings(ledger).values():
         store.finish(ledger, posted)
     store.discard_unposted(ledger)
@@ -112,7 +112,7 @@ def post(
     open_runs: Iterable[str] = (),
     reason: str | None = None,
 ) -> Posting:
-    """Freeze `frame`, a close's charges or a correction's rows. The caller must hold the lock."""
+    """Freeze `frame`: the charges of a close, or the rows of a correction. The caller must hold the lock."""
     if abs(cost_nano := total(frame)) >= 2**63:
         raise PricingError(
             f"{close_id} comes to {cost_nano:,} nano-dollars, but the books take only amounts below {2**63:,}: check "

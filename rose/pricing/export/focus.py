@@ -90,7 +90,8 @@ def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
 
 
 def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
-    """Divide `total_nano` among borrowed rows by time. Other rows are null, or all rows if `total_nano` is None."""
+    """Return a column that divides `total_nano` among the rows of borrowed time, in proportion to time. The column is
+    null in all other rows. It is null everywhere if `total_nano` is None."""
     borrowed = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout")
     name = "marginal_nano"
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():

@@ -44,7 +44,7 @@ def check(path: Path, suffixes: Collection[str] = ()) -> None:
 
 
 def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
-    """Let `make` write a file, then rename it. `make` returns (rows, nano-dollar totals). Raises PricingError."""
+    """Write a file with `make`, then rename it. `make` returns (rows, nano-dollar totals). Raises PricingError."""
     check(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:

@@ -1,5 +1,4 @@
-"""A bill as an Excel workbook. Totals are formulas. Amounts are doubles, exact to the nano-dollar up to nine million
-dollars."""
+"""A bill as an Excel workbook. Totals are formulas. Amounts are doubles, exact to the nano-dollar up to $9 million."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

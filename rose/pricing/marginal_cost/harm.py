@@ -1,5 +1,6 @@
-"""What lending costs serving. Windows in which leases were withheld at random are compared with lent time. Lent time is
-all other drawn windows, also those without a lease, since lending itself may end a lease early (docs/pricing.md)."""
+"""What lending costs serving. In some of the drawn windows, chosen at random, leases are withheld. Withheld windows are
+compared with all other drawn windows, called lent time. A window without a lease can be lent time too, because lending
+itself may end a lease early (docs/pricing.md)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -78,7 +79,7 @@ def _not_random(drawn: Row) -> str | None:
 
 
 def realised(harm: Harm, stretches: Stretches) -> Term:
-    """Return the dollars that missed budgets and latency cost beyond what withheld windows predict (below 0: less)."""
+    """Return the dollars of missed budgets and latency, minus what withheld windows predict. It may be below 0."""
     compared, lending = harm.strata["cost"], stretches.lending
     # The curve never exceeds the penalty.
     bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
@@ -140,8 +141,8 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
     """Return the term for the time that serving worked longer because of rollouts. Without enough withheld windows,
-    this time is computed from `lent` (rows of `lent_time`): half of the time in which both worked, which is an
-    assumption, plus the measured delay."""
+    this time is estimated from `lent` (rows of `lent_time`): the measured delay, plus half of the time in which serving
+    and rollouts both worked. That it is half is an assumption."""
     if (compared := harm.strata.get("busy")) is None:
         return _by_slices(lent, stretches, harm.confounded or "too few windows have both requests and device slices")
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))

@@ -17,7 +17,7 @@ from rose.pricing.stats.uncertainty import Estimate, total
 
 @dataclass(frozen=True, slots=True)
 class Metered:
-    """The metered energy of a class's serving devices in milliwatt-nanoseconds: of all time, and of leased time."""
+    """Metered energy of serving devices of one device class, in milliwatt-nanoseconds: in total, and during leases."""
 
     energy_mw_ns: int
     leased_mw_ns: int

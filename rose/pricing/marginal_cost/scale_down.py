@@ -161,7 +161,7 @@ def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) 
 
 
 def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
-    """Cut spans at both ends of each hour that runs shared. Return each piece, and the run's share of the piece."""
+    """Cut spans at the ends of each hour that several runs shared. Return (piece, the run's share of the piece)."""
     hours: dict[str, dict[int, Fraction]] = {}
     for time in shared:
         hours.setdefault(time.device_id, {})[time.hour_ns] = time.part
@@ -185,8 +185,9 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]],
 ) -> Fraction:
-    """Return the amortized price of the time that nobody would have paid for without leases: `billed` time times
-    1 - `gate`, and `kept` rows times `gate` and the run's share of their piece in `pieces`."""
+    """Return the amortized price of the time that nobody would have paid for without leases. `gate` has, by stretch,
+    the probability that the fleet would have existed anyway. `billed` time counts with the weight 1 - gate. A row of
+    `kept` has the weight gate * the run's share of the row's piece in `pieces`."""
     times_ns = defaultdict(Fraction, {key: (1 - gate[key[1]]) * ns for key, ns in billed.items()})
     for row in kept:
         share = gate[row["segment"]] * pieces[row["span"]][1]

@@ -73,7 +73,7 @@ def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
 
 
 def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | None:
-    """Return the interval of a sum of `costs`, each (dollars, entries that set them). None if no entry has a range."""
+    """Return the interval of a sum of `costs`, each (dollars, entries that set it), or None if no entry has a range."""
     ranged = [(float(usd), range_of(entries)) for usd, entries in costs]
     if all(low == high for _, (low, high) in ranged):
         return None
@@ -119,7 +119,7 @@ class Stretches:
         return sum(change <= at_ns for change in self.changes_ns)
 
     def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        """Divide a row among its stretches by time. Yield (stretch's number, its part of each column in `names`)."""
+        """Divide a row by time. Yield (number of the stretch, the part of each column in `names` in this stretch)."""
         if row["t0_ns"] is None:
             yield row["segment"], {name: Fraction(row[name]) for name in names}
             return

@@ -98,7 +98,7 @@ class Entry(BaseModel):
 
     @property
     def days(self) -> tuple[date | None, date | None]:
-        """Return the first day on which the entry is valid, and the first later day on which it is not."""
+        """Return the first day on which the entry is valid, and the day after the last one. None means no limit."""
         return None, None
 
     def holds_at(self, ns: int) -> bool:

@@ -115,7 +115,7 @@ class PriceBook(_File):
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
-        """Return the price of a device at `ns`. An entry with its pool is preferred to one without."""
+        """Return the price of a device at `ns`. An entry that names the pool is preferred to one that names none."""
         of_class = [price for price in self.device if price.device_class == device_class]
         wanted = [price for price in of_class if price.pool is None or price.pool == pool]
         holding = [price for price in wanted if price.holds_at(ns)]
@@ -266,7 +266,7 @@ def adopted(ledger: Ledger) -> Adoption | None:
 
 
 def adopt(ledger: Ledger, book: PriceBook, *, by: str) -> Adoption:
-    """Price the ledger with this book from now on. Raises PricingError for example prices, and LedgerError."""
+    """Price the ledger with this book from now on. Raises PricingError if its prices are examples, and LedgerError."""
     refuse_example(book, "adoption")
     with ledger.lock("closing"):
         if (last := adopted(ledger)) is not None and last.text == book.text:
@@ -287,7 +287,8 @@ def choose(
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book for `run_id`, or else for all runs of `provenance` with a device in `period`.
+    """Return the price book for `run_id` or, if this is None, for all runs of `provenance` with a device in `period`.
+    The module says how it is chosen; `price_book` is the book that a command names.
     Raises NoPriceBookError, NothingChargedError, PricingError, PriceBookError or LedgerError."""
     if isinstance(price_book, PriceBook):
         return price_book

@@ -59,7 +59,7 @@ class Calendar:
         return f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}, {self.tz}"
 
     def hours(self, period: Period) -> Iterator[tuple[int, Mapping[str, str]]]:
-        """Yield the begin of each hour, UTC nanoseconds, and the names of its day, week, month, quarter and year."""
+        """Yield the start of each hour in UTC nanoseconds, with the names of its day, week, month, quarter and year."""
         at_ns = period.from_ns
         while at_ns < period.to_ns:
             day = moment(at_ns).astimezone(self.zone).date()

@@ -1,7 +1,8 @@
 """What borrowing saved in a period, in two figures that are never added: saved against buying, and capacity avoided.
 
-Both are computed for a fleet, then divided. An RL run gets a share by its tokens, minus what its own borrowing added;
-the fleet's run gets the rest. A period gets a share by the tokens borrowed in its hours. So runs and periods add up."""
+Both are computed for a fleet, then divided. An RL run gets a share in proportion to its tokens, minus what its own
+borrowing added. The fleet's run gets the rest. A period gets a share in proportion to the tokens borrowed in its hours.
+So the figures of runs and of periods add up."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ class RunSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """The savings of all fleets together (`fleet`) and of each run. Without filters, the runs sum to the fleets."""
+    """The savings of all fleets together (`fleet`) and of each run. Without filters, the runs sum to `fleet`."""
 
     period: Period
     provenance: str
@@ -126,7 +127,7 @@ def saved(
     kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the savings of a period. `team` and `run_id` select runs. `kept` caches runs, for one price book.
+    """Return the savings of a period. `team` and `run_id` select runs. `kept` is a cache of runs, for one price book.
 
     `progress` receives the count of finished runs and of all runs. Raises NothingChargedError if there are no runs,
     QuestionError for an unknown run or team, PricingError if a price book or a provenance must be chosen."""
@@ -270,7 +271,7 @@ def _ends(ends: Iterable[int]) -> tuple[int, int]:
 
 
 def cash_text(saving: PeriodSaving) -> str:
-    """Return a text such as `$1.20`, or `$1.20 or less` if terms are unknown. Two values are in the order of ENDS."""
+    """Return a text such as `$1.20`, or `$1.20 or less` if a cost is unknown. Two values are in the order of ENDS."""
     if saving.cash_nano is None:
         return "not known"
     ends = " or ".join(dict.fromkeys(format_usd(end) for end in saving.cash_nano))

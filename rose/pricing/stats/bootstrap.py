@@ -74,8 +74,8 @@ def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
 
 
 def alikeness(made: Ints) -> float:
-    """Return the largest correlation between a unit and the next one. All columns of `made` are tried in two ways: by
-    amount, and by share of the unit's total."""
+    """Return the largest correlation between a unit and the next one. Each column of `made` is tried in two ways: as it
+    is, and as its share of the unit's total."""
     size, most, total = len(made), 0.0, made.sum(axis=1, keepdims=True)
     away = np.hstack([made - made.mean(axis=0), made - total * (made.sum(axis=0) / max(1, total.sum()))])
     for column in away.T[np.any(np.abs(away) > 1e-6, axis=0)]:
@@ -104,14 +104,14 @@ def interval(values: Floats, units: int) -> Interval | None:
 
 
 def expanded(units: int) -> float:
-    """Return half of a 95% interval's width, in standard deviations of the draws, for a mean of normal units."""
+    """Return half the width of a 95% interval for the mean of normal units, in standard deviations of the draws."""
     return sqrt(units / (units - 1)) * student(units - 1)
 
 
 @functools.lru_cache(maxsize=8)
 def normals(seed: int) -> Floats:
-    """Return normal draws for an estimate that has a 95% interval of its own. In them, half the interval's width is 1.
-    Combine them with draws of `by_time`: for BLOCKS units, `interval` of these draws is -1 to 1."""
+    """Return normal draws for an estimate that has a 95% interval of its own. They are scaled so that half of this
+    interval has the width 1: `interval(draws, BLOCKS)` is -1 to 1. They may be combined with draws of `by_time`."""
     drawn = np.random.default_rng(seed).standard_normal(RESAMPLES) / expanded(BLOCKS)
     drawn.flags.writeable = False
     return drawn

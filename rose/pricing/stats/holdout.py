@@ -1,10 +1,10 @@
 """The effect of lending, compared with time in which leases were withheld at random.
 
-[D] y is a measure, such as late requests, and x its base, such as requests; Y and X are their sums. The effect on y is
-Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. Each device with enough withheld windows is a stratum,
-and all others are one. Windows were drawn at random, so they are the clusters. The rate of withheld windows, Y_withheld
-/ X_withheld, has Student's t interval (Welch and Satterthwaite). If the rate has a bound, a largest possible value, it
-has Wilson's interval. Strata are combined by MOVER."""
+[D] y is a measure, such as late requests, and x is its base, such as requests. Y and X are their sums. The effect on y
+is Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. Each device with enough withheld windows is a stratum,
+and all other devices together are one stratum. Windows were drawn at random, so they are the clusters. The rate of
+withheld windows, Y_withheld / X_withheld, has Student's t interval (Welch and Satterthwaite). If the rate has a bound,
+a largest possible value, it has Wilson's interval. Strata are combined by MOVER."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def too_few(windows: int) -> str:
 
 
 def more_windows(compared: Mapping[str, Stratum], bound: float | None) -> int | None:
-    """Return how many more withheld windows are needed to tell the effect from chance (`more_units`)."""
+    """Return how many more withheld windows are needed to tell the effect from chance. `more_units` has the formula."""
     return more_units(effect(compared, bound), sum(part.withheld.clusters.count for part in compared.values()))
 
 
@@ -138,8 +138,8 @@ def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, fl
 
 
 def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
-    """Return how many independent trials would tell as much about the rate as the withheld windows do. Few windows may
-    by chance vary too little. So a part of their variance is taken from lent windows, if this gives fewer trials."""
+    """Return how many independent trials would tell as much about the rate as the withheld windows do. By chance, a few
+    windows may vary too little. So a part of their variance is taken from lent windows, if this gives fewer trials."""
     side = part.withheld
     share = min(1.0, side.y / side.x / bound)
     spread, variance = share * (1 - share), side.variance / bound**2

@@ -90,7 +90,8 @@ class Estimate:
         return Estimate(self.value * factor, low, high)
 
     def widened(self, low_share: float, high_share: float) -> Estimate:
-        """Return the estimate times an independent factor near 1, whose 95% interval is `low_share` to `high_share`."""
+        """Return the estimate with a wider interval, as if multiplied by an independent factor near 1. The 95% interval
+        of this factor is `low_share` to `high_share`."""
         below, above = sorted((self.value * low_share, self.value * high_share))
         return Estimate(
             self.value,
@@ -102,11 +103,11 @@ class Estimate:
         return Estimate(self.value + known, self.low + known, self.high + known)
 
     def draws(self, seed: int) -> Floats:
-        """Return random values, one for each resample. Each side of `value` is normal and has its own width."""
+        """Return a random value for each resample. Values above and below `value` are normal, with their own widths."""
         return self._at(normals(seed))
 
     def draws_like(self, resampled: Floats) -> Floats:
-        """Return values distributed as in `draws`, and ordered like `resampled`: largest where that is largest."""
+        """Return values distributed as in `draws`. They are largest where `resampled` is largest, and so on."""
         from scipy.special import ndtri
 
         place = np.argsort(np.argsort(resampled, kind="stable"), kind="stable")
@@ -148,7 +149,7 @@ def welch(variances: Iterable[tuple[float, int]]) -> float | None:
 
 
 def mean(value: float, variances: Sequence[tuple[float, int]]) -> Estimate:
-    """Return `value`, which is a sum of independent means, with its Student's t interval. `variances` has the variance
+    """Return `value` with its Student's t interval. `value` is a sum of independent means. `variances` has the variance
     and the degrees of freedom of each mean."""
     freedom = welch(variances)
     if freedom is None:

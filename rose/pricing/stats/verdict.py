@@ -29,7 +29,8 @@ class Promise:
 
     @property
     def more(self) -> int | None:
-        """Return how many more such requests would give a verdict. None if there is one, or if no number would."""
+        """Return how many more requests with the same late share would give a verdict. Return None if there is a
+        verdict already, or if no number of requests would give one."""
         off = Fraction(self.late, self.requests) - (1 - self.target) if self.requests else 0
         if self.kept is not None or not off:
             return None

@@ -49,7 +49,7 @@ class Forecast:
 def forecast(
     history: Mapping[date, int], spent_nano: int, left: Sequence[tuple[date, Fraction]], budget_nano: int | None = None
 ) -> Forecast:
-    """Return a month's forecast. `history` has no gaps. `left` has the days to come, each with its remaining share."""
+    """Return a month's forecast. `history` has no gaps. `left` has each coming day, with the share of it to come."""
     if not left:
         return Forecast(
             method="the month is over",
@@ -86,7 +86,8 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The fit for one r. `root`: root of coefficient covariance / error variance. `squares`: sum of residuals^2."""
+    """The fit for one r (`carried`). `root` is the root of the matrix coefficient covariance / error variance.
+    `squares` is the sum of squared residuals."""
 
     carried: float
     coefficients: Floats
@@ -179,7 +180,7 @@ def _weekday_medians(y: Floats) -> Floats:
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
-    """Return externally Studentized residuals, divided by the largest that chance explains (Bonferroni)."""
+    """Return externally Studentized residuals, divided by the largest residual that chance explains (Bonferroni)."""
     from scipy.special import stdtrit
 
     y, x = y[1:] - carried * y[:-1], x[1:] - carried * x[:-1]

@@ -303,7 +303,7 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Return why rollouts that want the device do not get it, or None. Raises EngineError if the agent failed."""
+        """Return why rollouts cannot use the device that they want, or None. Raises EngineError if the agent failed."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
         failure = self._failure or self._control.failure or self._weights.failure or kept
@@ -531,8 +531,8 @@ class DeviceAgent:
         self._take_back(reason)
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record the event of a sync, with the present time of the device's clock. Lease events have times of the same
-        clock, so that the ledger can find the next lease, which is charged for the sync."""
+        """Record a sync's event, with the time that the device's clock shows now. Lease events use the same clock. So
+        the ledger can find the first lease after the sync, and charge that lease for the sync."""
         self._note(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Exchanges heartbeats with the gateway. It answers each when instructions change, or after a time limit."""
+"""Sends heartbeats to the gateway, which answers each heartbeat when instructions change, or after a time limit."""
 
 import http.client
 import logging

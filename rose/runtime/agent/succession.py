@@ -1,4 +1,4 @@
-"""The clock, accounts and leases that an agent takes over. Only the ledger says which time is accounted for."""
+"""The clock, accounts and leases that an agent takes over. The ledger alone says up to when time is recorded."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _LATELY_US = 86_400_000_000  # a day: only this part of a long ledger is read, u
 @dataclass(frozen=True, slots=True)
 class Predecessor:
     """What a device's former agents left. They recorded the device's time until `until_ns` (monotonic). `leases` has
-    the grants and ends of the leases that ended later. `train_run_id` is the last training run."""
+    the grants and ends of those leases that ended after `until_ns`. `train_run_id` is the last training run."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
@@ -48,8 +48,9 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
-    """Return the anchor (clock) that all agents of a device use since the host's boot. The first of them keeps `anchor`
-    in a file, moved forward if the ledger has a later event of the device. Raises OSError or LedgerError."""
+    """Return the anchor (clock) that all agents of a device use until the host's next boot. The first agent after a
+    boot writes `anchor` to a file. If by this clock an event of the device in the ledger lies in the future, the agent
+    moves the clock forward to the event's time. Raises OSError or LedgerError."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
     with _reading(ledger, f"the newest event of device {device_id}") as connection:
@@ -114,8 +115,8 @@ def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -> tuple[int, int, bool, str] | None:
-    """Return what the ledger knows of a device: until when its time is recorded, when its newest event was, whether it
-    is in the fleet, and its last training run. Times are UTC ns. Return None if the device never joined."""
+    """Return what the ledger knows of a device: (end of its recorded time, time of its newest event, whether it is in
+    the fleet, its last training run). Times are UTC ns. Return None if the device never joined."""
     of_device = {"run_id": run_id, "device_id": device_id}
     changed_ns, action = connection.execute(sql.read("device/last_change.sql"), of_device).fetchone() or (None, None)
     if changed_ns is None:

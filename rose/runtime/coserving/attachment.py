@@ -1,4 +1,4 @@
-"""How an engine describes itself: to its agent in `<page>.<role>.json`, to its owner in SGLang's `/server_info`."""
+"""How an engine describes itself: to its agent in `<page>.<role>.json`, and to its owner in SGLang's `/server_info`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Continues a turn in a new request. The request's last input ids are the turn's earlier output. SGLang treats the
-request like one that it retracted: stop strings, grammars, penalties and limits count the earlier output."""
+"""Continues a turn in a new request. The request's last input ids are the turn's earlier output. SGLang treats these
+ids as output: stop strings, grammars, penalties and limits count them, as after a retraction by SGLang."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def made_before(request: Any) -> int:
 
 
 def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Move the request's last input ids to its output ids. Its custom parameter `rose_made` says how many."""
+    """Move the request's last input ids to its output ids: as many as the custom parameter `rose_made` says."""
     from sglang.srt.utils.weight_versions import WeightVersionEvent
 
     params, ids = request.sampling_params.custom_params, request.origin_input_ids
@@ -51,7 +51,7 @@ def before_prefill(request: Any) -> None:
 
 
 def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Count the earlier output in penalties. With the overlap schedule, SGLang itself counts the last token later."""
+    """Add the earlier output to the penalties. With the overlap schedule, SGLang adds the last token itself."""
     import torch
 
     orchestrator = batch.sampling_info.penalizer_orchestrator

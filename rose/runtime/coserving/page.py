@@ -228,7 +228,7 @@ class ArbiterPage:
 
     @classmethod
     def create(cls, path: Path) -> ArbiterPage:
-        """Return the agent's page. Raises PageError if another agent has the page, or OSError if there is no room."""
+        """Open or make an agent's page. Raises PageError if another agent has it, or OSError if there is no room."""
         private_files.make(path.parent)
         try:
             page = cls(path)
@@ -261,7 +261,7 @@ class ArbiterPage:
         return page
 
     def take(self, party: Party) -> None:
-        """Become a section's only writer, and clear the former writer's values. Raises SectionHeldError."""
+        """Become the only writer of `party`'s section. Clear the former writer's values. Raises SectionHeldError."""
         try:
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, party, 1))
         except OSError:
@@ -336,8 +336,8 @@ class ArbiterPage:
         self._sections[party][Field.OPEN_SINCE_NS] = 0
 
     def write_span(self, party: Party, record: SpanRecord) -> None:
-        """Add a span to the party's ring. A span that ends is added before it is cleared as the open span. So readers
-        may see its time twice, but never miss it."""
+        """Add a span to the party's ring. If an open span ends, it is first added here, and then no longer shown as
+        open. So readers may see the time of the span twice, but never miss it."""
         self._spans[party].write((record.kind, record.start_ns, record.end_ns, record.aux, record.latency_ns))
 
     def drain(self, party: Party, tail: int) -> tuple[list[SpanRecord], int, int]:
@@ -365,8 +365,8 @@ class ArbiterPage:
         return max(0, self.get(party, Field.WORK_NS) - self.get(party, Field.WORK_OPENED_NS))
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Return until when a rollout step surely had the device: until `now_ns` or, if serving may have taken the core
-        after the step last looked at the page, until serving began to want the device."""
+        """Return until when a rollout step surely had the device. This is `now_ns`, unless serving may have taken the
+        core since the step last looked at the page. Then it is the time when serving began to want the device."""
         wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
         unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
         return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns

@@ -1,5 +1,5 @@
 """Questions to the plugin in a rollout engine. A question is sent as a `/generate` request, because such a request
-reaches all ranks at the same point of their loops. The answer is the message of an abort."""
+reaches all ranks at the same point of their loops. The plugin aborts the request; the abort's message is the answer."""
 
 from __future__ import annotations
 

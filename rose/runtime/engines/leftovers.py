@@ -32,7 +32,7 @@ def remove_unused() -> None:
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether `path` is an old file of this user that no process has open, as a file lease (fcntl) shows."""
+    """Return whether `path` is an old file of this user and no process has it open. A file lease (fcntl) shows this."""
     with suppress(OSError):
         status = path.lstat()
         ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()

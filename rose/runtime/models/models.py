@@ -226,7 +226,7 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
 
 
 def save_tokenizer(source: Path, folder: Path, length_max: int) -> None:
-    """Write SmolLM2's tokenizer. It first separates each digit: this rule is missing in the GGUF file."""
+    """Write SmolLM2's tokenizer, which first splits numbers into single digits. The GGUF file lacks this rule."""
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 

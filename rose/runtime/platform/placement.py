@@ -131,7 +131,7 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
 
 
 def _weigh_session(pid: int, nice: int) -> None:
-    """Lower the CPU weight of an engine's own session: Linux autogroups first divide the cores among sessions."""
+    """Lower the CPU weight of an engine's own session, because Linux (autogroup) first divides cores among sessions."""
     with suppress(OSError):
         if os.getsid(pid) == os.getpgid(pid):
             Path(f"/proc/{pid}/autogroup").write_text(str(nice))

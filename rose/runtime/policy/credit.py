@@ -1,19 +1,20 @@
 """Decides how much rollout work may run beside serving's live requests.
 
-*Work* is the time that a rollout takes alone. Work beside a step of serving makes that step longer by `factor` times
-the work. At the start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
+*Work* is the time that rollout layers take when they run alone. Work beside a step of serving makes this step longer,
+by `factor` times the work. When a decode step begins, serving grants work = min(slack_share * slack, room) / factor.
 
 *Slack* is the time by which the step may become longer before a live request, or the largest prompt that may come now,
 misses its latency budget.
 
-*Room* limits how much longer the tokens of a request may take. It is more * (1 - growth) * alone - factor * work. Here
-`alone` is the time that the request takes without rollouts, and `work` is the work beside it; both count from its first
-token. Before that, the room is 0. The smallest room of all live requests applies.
+*Room* limits how much longer the tokens of a request may take: room = more * (1 - growth) * alone - factor * work. Here
+`alone` is the request's time without rollouts, and `work` is the rollout work beside the request. Both count from the
+request's first token. Before this token, the room is 0. Of all live requests, the one with the smallest room decides.
 
-`growth` is the part of a step that grows with the number of live requests: slower requests are alive together in larger
-numbers (Little's law). `more` is stretch - 1, or less, because first tokens wait for longer steps too. They may take at
-most FIRST_TOKEN_STRETCH times what they take alone. Lending cannot stretch a step by more than STRETCH_MAX: if a lease
-allows more than that, room has no limit.
+`growth` is the part of a step's time that grows with the number of live requests. It matters because slower requests
+stay longer, so that more of them are live at once (Little's law). `more` is stretch - 1, where `stretch` is the lease's
+limit. It is less if first tokens, which wait for the longer steps, would otherwise take more than FIRST_TOKEN_STRETCH
+times what they take alone. Lending cannot stretch a step by more than STRETCH_MAX. If a lease allows that much, room
+has no limit.
 
 The factor is fitted to the delays of steps that had work beside them. It is never below the cost of time slices between
 two processes on a GPU."""
@@ -163,7 +164,7 @@ def _refused(facts: CreditFacts) -> Hold | None:
 
 
 def _more_of_step(facts: CreditFacts, step_ns: int) -> float:
-    """Return more * (1 - growth): the share by which rollouts may prolong a step."""
+    """Return more * (1 - growth), as defined above: the part of its time by which rollouts may prolong a step."""
     step_ns, more = max(1, step_ns), facts.lease.stretch - 1
     grows_ns = max(0, step_ns - (facts.fewer_decode_ns or 0)) * (1 + more) / more
     # A request arrives in the middle of a step, on average, and half of what rollouts took in it is a wait.

@@ -303,7 +303,7 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
 
 
 def _newly_late(facts: LeaseFacts) -> int:
-    """Return how many requests lending made late since the level changed. Those in flight then do not count."""
+    """Return how many requests lending made late since the level changed, without those in flight at the change."""
     load, state = facts.load, facts.state
     if not facts.rules.guards or load is None or load.finished < state.settled_at:
         return 0
@@ -311,8 +311,8 @@ def _newly_late(facts: LeaseFacts) -> int:
 
 
 def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
-    """Return the lease's state after a look at the counts of late requests in `load`. Late requests that were in flight
-    at the last change are left out from now on. If the counts have restarted at 0, the state follows them."""
+    """Return the lease's state, updated by the counts of late requests in `load`. Late requests that were in flight
+    when the level last changed will not count. If serving's counts have restarted at 0, the state adopts them."""
     if load is None or not state.in_force:
         return state
     if load.late_by_lending < state.late_seen:

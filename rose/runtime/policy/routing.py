@@ -72,9 +72,9 @@ class Placement:
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
     """Choose a worker for one turn. An `engine_id` of None means that the turn waits.
 
-    The worker with the turn's prefix comes first, then borrowed workers, whose time is already paid for. Both may be
-    at most `SLOWER_MAX` times slower than the quickest worker. A worker without slack is the last resort. An unknown
-    pace counts as the slowest known pace. If no pace is known, the load decides."""
+    The worker with the turn's prefix comes first, then borrowed workers, whose time is already paid for. A worker that
+    is more than `SLOWER_MAX` times slower than the quickest worker is not chosen. Workers without slack are the last
+    resort. An unknown pace counts as the slowest known pace. If no pace is known, the load decides."""
     eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
     if not ready:
@@ -155,7 +155,7 @@ class DemandFacts:
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Return for each live engine, by id, how much of its time (ns, at least 1) the turns and follow-up turns need."""
+    """Return, by engine id, for how many ns (at least 1) the turns and their follow-up turns want each live engine."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

@@ -8,9 +8,10 @@ A first token is due at arrival + TTFT budget, later ones at the previous token 
 Slack must stay positive even if serving first waits until a rollout step yields. The largest next request must also
 meet the smallest TTFT budget.
 
-*Regret* limits cost. From a request's arrival on, rollouts may use only a share of the time that the request takes
-alone. While there is no request, the next request's expected wait counts: half of the time that a running step takes to
-yield. If this expected wait is k times the allowed wait, steps run only 1/k of the time."""
+*Regret* limits how much slower requests become. From a request's arrival on, rollouts may use the device only for a
+share of the time that the request takes alone. While there is no request, the expected wait of the next request counts.
+It is half of the time that a running step takes to yield. If it is k times the allowed wait, steps run only 1/k of the
+time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -124,8 +125,8 @@ def attainable(load: ServingLoad) -> bool:
 
 
 def room_ns(*, solo_ns: int, lent_ns: int, share: float) -> int:
-    """Return for how many more ns rollouts may use the device during a request that takes `solo_ns` alone. They may use
-    `share` of that time at most, and have used `lent_ns`."""
+    """Return for how many more ns rollouts may use the device during a request that takes `solo_ns` alone. In all, they
+    may use the part share * REGRET_SPENT_SHARE of this time. They have already used `lent_ns`."""
     return int(share * REGRET_SPENT_SHARE * solo_ns) - lent_ns
 
 
@@ -192,7 +193,7 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool) -> Hold:
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """Return the next request's expected wait for a step to yield, and its allowed wait, both in ns."""
+    """Return for how many ns the next request must expect to wait until a step yields, and how many are allowed."""
     known = (load.usual_prefill_ns, load.largest_prefill_ns, load.ttft_budget_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)

@@ -109,7 +109,7 @@ class _Episode:
         self._trajectory.read(ids)
 
     def _is_rechecked(self) -> bool:
-        """Return whether to recheck the trajectory. Only its id decides, so a repeat gets the same decision."""
+        """Return whether to recheck the trajectory. The trajectory's id decides, so a second call returns the same."""
         if not self._rules.traits.rechecks or not self._trajectory.accepted:
             return False
         drawn = int.from_bytes(hashlib.sha256(self._trajectory.trajectory_id.encode()).digest()[:8]) / 2**64

@@ -36,8 +36,8 @@ class Conversation:
         return self._ids(self._render(_messages(observation), answers=True))
 
     def reply(self, observation: str | Messages, answer_ids: Sequence[int]) -> list[int]:
-        """Return the tokens that follow the policy's answer `answer_ids`: the end of the answer (if `answer_ids` lacks
-        it), the observation, and the start of the next answer."""
+        """Return the tokens that follow the policy's answer `answer_ids`: the token that ends an answer (if
+        `answer_ids` lacks it), the observation, and the tokens that start the next answer."""
         exchange = self._render(_ANSWERED, answers=False)
         end_place = exchange.rfind(self._end)
         text = self._render([*_ANSWERED, *_messages(observation)], answers=True)

@@ -20,7 +20,7 @@ STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
 class FrozenLake:
-    """One trajectory. The seed of `reset` decides the board, and `slip_seed` the slips. The verdict is ground truth."""
+    """One trajectory. `reset`'s seed decides the board, `slip_seed` decides the slips. The verdict is ground truth."""
 
     verifier = "frozenlake-goal"
     verifier_version = "1"

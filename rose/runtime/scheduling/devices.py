@@ -76,7 +76,7 @@ class Device:
 
     @property
     def clock_offset_ns(self) -> int | None:
-        """Return the device's UTC minus the controller's, in ns. It is too small by the shortest message delay."""
+        """Return the device's UTC minus the controller's, in ns (too small by the shortest delay of a message)."""
         return max((offset_ns for _, offset_ns in self._offsets_ns), default=None)
 
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
@@ -127,7 +127,7 @@ class Device:
 
 
 class Devices(dict[str, Device]):
-    """All devices by id. `expected` maps the fleet file's devices to their hosts. If empty, any device may report."""
+    """All devices by id. `expected` maps the fleet file's devices to hosts. If it is empty, any device may report."""
 
     def __init__(self, expected: Mapping[str, str] | None = None) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ class HostFacts(Report):
 
 
 class Heartbeat(Report):
-    """An agent's report on a device. The answer comes when it differs from reply `seen`, or after `hold_s` seconds."""
+    """An agent's report on a device, answered once the reply differs from reply `seen`, or after `hold_s` seconds."""
 
     device_id: Id
     engines: Few[EngineReport]
@@ -107,7 +107,7 @@ class Terms(Report):
 
 
 class HeartbeatReply(Report):
-    """Instructions for a device. An engine without an entry keeps its weights and its model."""
+    """Instructions for a device. An engine that `targets` and `models` do not name keeps its weights and its model."""
 
     seq: Count = 0
     renew: Few[Id] = []  # Leases to renew.
@@ -122,7 +122,7 @@ class HeartbeatReply(Report):
 
 
 class PreemptRequest(Message):
-    """Takes the youngest turns off an engine until `kv_tokens` tokens are free. If it is None, takes all turns off."""
+    """Takes the youngest turns off an engine until this frees `kv_tokens`, or all turns if `kv_tokens` is None."""
 
     engine_id: Id
     kv_tokens: Count | None = None

@@ -197,7 +197,7 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def stalled(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
-        """Return the turns that would have ended by now on another engine that has room."""
+        """Return the turns that another engine with room would have completed by now."""
         running: dict[str, list[RunningTurn]] = {}
         for engine_id, worker in self.items():
             if worker.report.borrowed and worker.assigned is not None and worker.serves(worker.assigned):

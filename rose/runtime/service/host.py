@@ -71,7 +71,7 @@ class OwnServing:
         return urls
 
     def keep(self, say: Callable[[str], None]) -> list[str]:
-        """Keep the engines running; `say` gets news. Return the devices that stopped serving since the last call."""
+        """Keep the engines running. Report with `say`. Return the devices that stopped serving since the last call."""
         if not (device_ids := owner.served(self._plan)):
             return []
         down_before = self.down

@@ -231,8 +231,8 @@ class _Owner:
             engine.stop()
 
     def _spec(self, device_id: str) -> EngineSpec:
-        """Return how to start a device's engine. One device at a time claims ports and GPU memory. A port that clients
-        know does not change."""
+        """Return how to start a device's engine. One device at a time claims ports and GPU memory. If clients already
+        know the engine's port, it stays the same."""
         with self._making:
             if device_id not in self._specs:
                 self._fleet = self._fleet or self._plan_fleet()

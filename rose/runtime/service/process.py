@@ -91,7 +91,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
 
 
 def start_part(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Call `start`. Also end this process when its Ray node ends: Ray's own check fails if the clock is set."""
+    """Call `start`. Also end this process when its Ray node ends; Ray's own check fails if the clock is changed."""
     if _NODE in os.environ:
         start("node", lambda: _end_with(int(os.environ[_NODE]), log), log)
     return start(name, body, log)

@@ -90,7 +90,7 @@ class Fleet:
         return True
 
     def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> None:
-        """Return when one part or all parts are ready. Raises DeploymentError if the fleet is ended."""
+        """Wait until `part` is ready, or all parts if it is None. Raises DeploymentError if the fleet is ended."""
         last_texts: dict[str, str] = {}
         while True:
             reports = self.reports()

@@ -86,7 +86,7 @@ def fit(
     trace: Trace, config: TrafficConfig, *, duration_s: float | None = None, time_scale: float = 1.0
 ) -> FittedTrace:
     """Return the trace within the limits of `config`, shortened to `duration_s`. Surplus requests are dropped at
-    random. Lengths are scaled until their 99th percentile (nearest rank) is at most the limit."""
+    random. Lengths in tokens are scaled down until their 99th percentile (nearest rank) is at most the limit."""
     if time_scale <= 0 or (duration_s is not None and duration_s <= 0):
         raise ValueError(f"time_scale {time_scale} and duration_s {duration_s} must be positive")
     arrival: Ints = np.rint(trace.arrival_ns * time_scale).astype(np.int64)

@@ -33,7 +33,7 @@ def prepare(
     aside: Aside | None = None,
 ) -> Prepared:
     """Decode a staged version while the engine runs. `current` has the engine's tensors, and `regions` the box that
-    each one holds (None: they are whole). Each portion of the work takes one `turn`. Raises TransferError."""
+    each one holds of its whole tensor (None: all). Each portion of the work takes one `turn`. Raises TransferError."""
     tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
         regions = {name: Region.whole(info.shape) for name, info in tensors.items()}
@@ -99,8 +99,8 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> None:
-        """Write the changes into the engine's tensors, or into `into`, whose types may be wider. Do this once, and
-        while no forward pass runs. Raises TransferError."""
+        """Write the changes into the engine's tensors, or into `into`, whose types may be wider. Call this once, while
+        no forward pass runs. Raises TransferError."""
         if not self._patches:
             raise TransferError(f"version {self.staged.version} was already committed; prepare it again")
         into = self._current if into is None else into

@@ -17,7 +17,7 @@ def find_drift(
     views: Mapping[str, torch.Tensor], manifest: Manifest, regions: Regions | None = None, turn: Turn = at_once
 ) -> str | None:
     """Compare the engine's tensors in `views` with the hashes in `manifest`. `regions` has the box that each one holds
-    (None: they are whole). Return a message about the first difference, or None. Raises TransferError."""
+    of its whole tensor (None: all). Return a message about the first difference, or None. Raises TransferError."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:
@@ -35,7 +35,7 @@ def find_drift(
 
 
 def fingerprints(views: Mapping[str, torch.Tensor], manifest: Manifest, turn: Turn = at_once) -> dict[str, int | None]:
-    """Return each tensor's fingerprint in its published type, or None if this type cannot hold one of its values."""
+    """Return each tensor's fingerprint in its published type. It is None if a value does not fit into this type."""
     types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
     return {name: of_tensor(view, types[name], turn) for name, view in views.items() if name in types}
 

@@ -1,9 +1,9 @@
-"""The encoding `fast`. For each changed element it has the gap (the number of unchanged elements before it), and the
-sign and the length of its step.
+"""The encoding `fast`. For each changed element it has the gap (the number of unchanged elements just before it), and
+the step (its change in ULPs, see `codec`). A step's sign and its length are stored apart.
 
-A step longer than 1 is far. If at most half of the steps are far, only the far steps are listed. Each has two numbers:
-how many near steps come just before it, and its length - 2. Otherwise, every length - 1 is listed. Numbers are Rice
-codes; their parameter `k` adapts to earlier numbers. Bits are packed lowest first. Sequences begin at whole bytes."""
+Steps of length 1 are near, longer ones are far. If more than half are far, every step's length - 1 is stored. Otherwise
+two numbers are stored for each far step: how many near steps come just before it, and its length - 2. Numbers are Rice
+codes, whose parameter `k` adapts to earlier numbers. Bits are packed lowest first. Sequences begin at whole bytes."""
 
 import threading
 
@@ -37,7 +37,7 @@ def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
 
 
 def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps]:
-    """Return the gaps and steps of `changed` changes. The gaps may lead past the last element. Raises TransferError."""
+    """Return the gaps and steps of `changed` changes. The gaps may go beyond the last element. Raises TransferError."""
     far_count, signs_from = take_number(block, 0)
     if far_count > changed or signs_from - (-changed // 8) > len(block):
         raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes, {far_count} of them far")
@@ -131,7 +131,7 @@ def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tu
 
 @jit
 def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
-    """Write `values` from bit `at` of `out` on. Return the place of the next bit. A number takes at most two words."""
+    """Write `values` into `out`, starting at bit `at`. Return the next free bit. A number takes at most two words."""
     bits = at & 31
     at >>= 5
     acc = _U(out[at]) & (_U(1) << _U(bits)) - _U(1)
@@ -165,7 +165,7 @@ def _write_all(gaps: Words, between: Words, far: Words, k: Int, k_between: Int, 
 
 @jit
 def _look(data: Array, at: Int) -> Int:
-    """Return a word with at least 57 bits, from bit `at` on. When compiled, this is a single read from memory."""
+    """Return a word of at least 57 bits that starts at bit `at`. When compiled, this is a single read from memory."""
     byte = np.uintp(at) >> np.uintp(3)
     word = _U(data[byte]) | _U(data[byte + np.uintp(1)]) << _U(8)
     word |= _U(data[byte + np.uintp(2)]) << _U(16) | _U(data[byte + np.uintp(3)]) << _U(24)
@@ -176,7 +176,7 @@ def _look(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
-    """Read the numbers that `_write` wrote. Return the place of the next bit, or -1 if `data` ends too early."""
+    """Fill `values` with numbers that `_write` wrote. Return the next bit's place, or -1 if `data` ends too early."""
     end = 8 * (data.size - _BEYOND_BYTES)
     word = _U(0)
     total = _FIRST << k

@@ -86,7 +86,7 @@ def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) ->
     else:
         gaps, steps = bitcoding.decode(memoryview(code), base.size, changed)
         if not differences.move(base, new, header.half, gaps, steps, 1):
-            raise TransferError(f"encoded array has {changed} changes, which lead past a block of {new.size} elements")
+            raise TransferError(f"encoded array has {changed} changes, some beyond its block of {new.size} elements")
 
 
 def _find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:

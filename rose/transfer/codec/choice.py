@@ -44,7 +44,7 @@ LINK = Link(125e6, len(os.sched_getaffinity(0)))  # Until a receiver has measure
 
 
 def estimates(amount: Amount) -> dict[Encoding, float]:
-    """Return the array's size in bytes (`dense`), and an estimate for its changes in the encoding `fast`."""
+    """Return sizes in bytes: for `dense` the array's own size, for `fast` an estimate for its encoded changes."""
     bits = 3 + math.log2(amount.elements / amount.changed)
     return {"dense": amount.elements * amount.item_bytes, "fast": amount.changed * bits / 8}
 
@@ -59,8 +59,8 @@ def duration_s(encoding: Encoding, size_bytes: float, amount: Amount, link: Link
 def may_be_chosen(
     encoding: Encoding, sizes: Mapping[Encoding, float], amount: Amount, link: Link, sampled: float = 0
 ) -> bool:
-    """Return whether `encoding` would be quick enough to be chosen if its code took no bytes. `sizes` has the known
-    sizes of encodings. A trial is counted too: it takes the share `sampled` of the time for the whole array."""
+    """Return whether `encoding` would be quick enough to be chosen even if its output were empty. `sizes` has the sizes
+    that are known. The time of a trial is added: it is `sampled` times the time for the whole array."""
     if encoding != "planes" and amount.changed > _MOST * amount.elements:
         return False
     return duration_s(encoding, 0, amount, link) * (1 + sampled) <= _longest_s(sizes, amount, link)

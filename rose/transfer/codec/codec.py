@@ -5,7 +5,7 @@ modulo 2**bits, so even a NaN payload is restored. `choice` takes the quickest e
 (`grouping`), `planes`, or `dense`, which is the array itself.
 
 An encoded array is a `header`, and blocks if any element changed. If there are several blocks, each begins with two
-varints: its number of changed elements, and of bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
+varints: its numbers of changed elements and of bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -103,7 +103,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
 
 @jit
 def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
-    """Copy `base` to `new`, and add `sign` * step to each change. Return False if the gaps lead past the end."""
+    """Copy `base` to `new`, and add `sign` * step to each changed element. Return False if the gaps go past the end."""
     places = np.empty(_MOVED_AT_ONCE, np.int64)
     copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
     place: Int = -1
@@ -127,7 +127,7 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
-    """Write the position and the new value of each change. Return the number of changes, or -1 if they do not fit."""
+    """Write each changed element's position and new value. Return how many changed, or -1 if there is no room."""
     count = 0
     for at in range(0, base.size - 63, 64):
         differ = difference_mask(base, new, np.uintp(at))
@@ -162,7 +162,7 @@ def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) ->
 @jit
 def spread(base: Array, shift: Int, mask: Int, low: Int, gaps: Array, apart: Array, groups: Array) -> None:
     """Write the group of each changed element into `groups` (see `_find_groups`). Into `apart`, write how many elements
-    of the same group lie between it and the last change of this group."""
+    of this group lie between the group's previous changed element and this one."""
     since, masks = np.zeros(GROUPS, np.int64), np.empty(GROUPS, np.uint64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     number = 0
@@ -198,8 +198,8 @@ def collect(
     apart: Array,
     steps: Array,
 ) -> bool:
-    """Copy `base` to `new`, and apply changes that `spread` has described, sorted by group. `ends`: where each group
-    ends in `apart` and `steps`. `crossing`: the steps are those of `cross`. Return False if one does not fit."""
+    """Copy `base` to `new`, and apply the changes that `spread` described, sorted by group. `ends`: where each group
+    ends in `apart` and `steps`. `crossing`: `steps` has what `cross` wrote. Return False if a change does not fit."""
     left, next_change = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     next_change[1:] = ends[:-1]
@@ -233,7 +233,7 @@ def collect(
 
 @jit
 def cross(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> bool:
-    """If more than a quarter of the changes flip the sign, write the differing bits as steps and return True."""
+    """If more than a quarter of the changes flip the sign, write the differing bits into `steps` and return True."""
     i: Int = -1
     crossings = 0
     for number in range(gaps.size):

@@ -39,7 +39,7 @@ def of_bits(bits: Bits, turn: Turn = at_once) -> int:
 
 
 def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) -> int | None:
-    """Return the fingerprint of the tensor in type `dtype`, or None if this type cannot hold one of its values."""
+    """Return the tensor's fingerprint in type `dtype`, or None if one of its values does not fit into this type."""
     with turn():
         flat = tensor.detach().reshape(-1)
         count = min(_BLOCK_WORDS, -(-flat.numel() * dtype.itemsize // _WORD_BYTES))

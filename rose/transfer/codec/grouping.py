@@ -1,5 +1,5 @@
-"""The encoding `small`: changes are grouped by the exponent of their element in the base, which the receiver has. In
-one group changes are spread evenly, so Rice codes are only a few percent longer than the entropy."""
+"""The encoding `small`. Changes are grouped by the exponent that an element has in the base, which the receiver has
+too. Within a group, changes are spread evenly, so Rice codes are only a few percent longer than the entropy."""
 
 import numpy as np
 

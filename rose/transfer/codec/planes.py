@@ -19,7 +19,7 @@ _own = threading.local()
 
 
 def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
-    """Return the number of changes, and their code: differing bits if over a quarter flip the sign, else steps."""
+    """Return how many elements changed, and the code: differing bits if over a quarter flip the sign, else steps."""
     planes, crossing = _room(base.nbytes).reshape(base.itemsize, base.size), _crossing(base, new)
     changed, various = _split(base, new, crossing, planes)
     if not changed:
@@ -32,7 +32,8 @@ def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
 
 
 def decode(block: memoryview, base: Bits, new: Bits, *, back: bool = False) -> None:
-    """Apply a block to `base`, or if `back`, undo it. Write to `new`, which may be `base`. Raises TransferError."""
+    """Write `base` with the block's changes to `new`, which may be `base`. If `back`, take the changes away instead.
+    Raises TransferError."""
     planes, at, filled = [_NO_PLANE] * 4, 1, 0
     for number in range(base.itemsize):
         length, at = take_number(block, at)
@@ -70,7 +71,7 @@ def _crossing(base: Array, new: Array) -> bool:
 
 @jit
 def _split(base: Array, new: Array, crossing: bool, planes: Array) -> tuple[Int, Int]:
-    """Write the planes. Return the number of changes, and a mask of the bits that are not the same in all steps."""
+    """Write the planes of all steps. Return how many elements changed, and a mask of the bits in which steps differ."""
     steps = np.empty(_AT_ONCE, base.dtype)
     changed: Int = 0
     first: Int = 0

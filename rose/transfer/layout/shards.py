@@ -11,7 +11,8 @@ _VOCABULARY = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The shapes of a model's whole tensors (padded after `vocab_size`), and the sizes that decide the split."""
+    """The shapes of a model's whole tensors, and the sizes by which SGLang splits them among ranks. In `shapes`, the
+    vocabulary may be padded beyond `vocab_size` rows."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int

@@ -48,7 +48,7 @@ class Adapter:
         return Checkpoint(Path(name))
 
     def merge(self, base: Checkpoint) -> tuple[dict[str, RankTensor], list[str]]:
-        """Return all tensors, the merged ones in float32, and the names of the merged ones. Raises TransferError."""
+        """Return all tensors (merged ones in float32), and the names of the merged ones. Raises TransferError."""
         merged = dict(base.tensors)
         changed = []
         left = set(self._weights)

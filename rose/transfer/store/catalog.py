@@ -1,4 +1,4 @@
-"""The manifests of a store. A package exists as soon as its manifest exists. Hold the lock for changes."""
+"""The manifests of a store. A package exists as soon as its manifest exists. Changes need the store's lock."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The chunks of a store: files named by SHA-256. Several writers may hold the lock; a removal holds it alone."""
+"""The chunks of a store: files named by SHA-256. Several writers may share the lock, but a removal needs it alone."""
 
 import fcntl
 import hashlib

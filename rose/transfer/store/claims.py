@@ -124,8 +124,8 @@ def _read(path: Path, kind: type[_Claim]) -> _Claim | None:
 def unneeded(
     packages: Sequence[Package], *, anchors_kept: int, pinned: Collection[Sequence[str]], acknowledged: Iterable[int]
 ) -> list[Package]:
-    """Return the packages that can be removed. Kept are the newest `anchors_kept` anchors and all that follows, the
-    chains in `pinned`, and what leads from the versions in `acknowledged` to the newest one."""
+    """Return the packages that can be removed. Kept are the newest `anchors_kept` anchors and all that follows them,
+    the chains in `pinned`, and the chains from the versions in `acknowledged` to the newest version."""
     anchors = sorted(package.version for package in packages if package.base_version is None)
     oldest = min(anchors[-anchors_kept:], default=0)
     if not (old := [p for p in packages if (p.version if p.base_version is None else p.base_version) < oldest]):

@@ -1,5 +1,6 @@
 """Encodes a version against the version before, against older ones (composite deltas), and as an anchor. Memory holds
-the last version and the steps back from it. Steps merge like carries of a binary counter, so that few remain."""
+the newest version, and changes from which the older ones can be computed. Changes of neighbouring versions are merged,
+like carries in a binary counter, so that few sets of changes remain."""
 
 import os
 import time
@@ -32,7 +33,7 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class Span:
-    """The changes from `base_version` to that of the next span in the list. The last span leads to the last version."""
+    """The changes from `base_version` to the next span's `base_version`. The last span leads to the newest version."""
 
     base_version: int
     base_xxh3: dict[Key, str] = field(default_factory=dict)
@@ -97,8 +98,8 @@ class _Package:
 def encode_first(
     version: int, cuts: Sequence[Cut], previous: EncoderState | None, chunks: ChunkFolder, *, anchor: bool, link: Link
 ) -> tuple[Manifest, EncoderState]:
-    """Encode the changes since the state `previous`, which is used up, or all elements if it is None. Return the
-    manifest, and the state at `version`. The chunks are not synced to disk. Raises TransferError or OSError."""
+    """Encode the changes since `previous` (do not use it again), or all elements if it is None. Return the manifest,
+    and the state at `version`. The chunks are not synced to disk. Raises TransferError or OSError."""
     now = EncoderState(version, {cut.info.name: cut.info for cut in cuts})
     if previous is not None:
         step = Span(previous.version, previous.xxh3)
@@ -188,7 +189,7 @@ def _in_order(cuts: Sequence[Cut]) -> list[Cut]:
 
 
 def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
-    """Yield the results in order. Only a few jobs run ahead of the reader, because each result is large."""
+    """Yield `act(job)` for each job, in order. Only a few jobs run ahead of the reader, as each result is large."""
     threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="rose-encode") as pool:
         waiting: deque[Future[_R]] = deque()

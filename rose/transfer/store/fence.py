@@ -14,7 +14,8 @@ class FencedError(TransferError):
 
 
 class Fence:
-    """A publisher's claim to a folder. It fails if `publisher.json` has a higher number. Hold the store's lock."""
+    """A publisher's claim to a folder. `hold` fails if `publisher.json` has a number higher than `number`. Whoever
+    calls `hold` must have the store's lock."""
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
         self._path = folder / "publisher.json"

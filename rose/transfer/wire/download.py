@@ -1,4 +1,4 @@
-"""Downloads one chunk to a file. A download is retried, resumed and checked. It has no other state than the file."""
+"""Downloads one chunk to a file. A download is retried, resumed and checked. Its only state is the file."""
 
 import hashlib
 import threading
@@ -22,8 +22,8 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Download a chunk to `path`, or only the rest if its beginning is there. `progress` is told how many bytes may be
-    passed on. The last byte is among them only after a check. Raises TransferError."""
+    """Download a chunk to `path`, or only the rest if its beginning is there. `progress` is called with the number of
+    bytes that may be passed on. The last byte is among them only after the chunk was checked. Raises TransferError."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:

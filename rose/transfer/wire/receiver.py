@@ -137,8 +137,8 @@ class Receiver:
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[list[float]]:
-        """Renew the pin of the route during the block, then give it up. Yield a list, to which the block appends its
-        rates of transfer (bytes/s). The origin is told the highest one."""
+        """Renew the route's pin during the block, then give the pin up. Yield a list, to which the block appends its
+        rates of transfer (bytes/s). The origin is told the highest rate."""
         rates: list[float] = []
         if (pin := route.pin) is None:
             yield rates

@@ -25,8 +25,8 @@ _OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)  #: A relay quotes n
 
 
 class Relays:
-    """Gives each target a URL on this host. For a target of another host, this starts a relay, which keeps at most
-    `budget_bytes` of its packages. Thread-safe."""
+    """Gives each target (a policy version to fetch) a URL on this host. If another host serves the target, a relay is
+    started here. The relay keeps at most `budget_bytes` of packages. Thread-safe."""
 
     def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str], rules: OriginRules) -> None:
         self._folder, self._budget_bytes, self._route, self._rules = folder, budget_bytes, route, rules

@@ -62,7 +62,7 @@ class HeldRecord:
         self._next = staging / "next.json"
 
     def announce(self, manifest: Manifest) -> None:
-        """Record that from now on the engine holds either this version or the former one. Raises TransferError."""
+        """Record that from now on the engine may hold `manifest`'s version or the former one. Raises TransferError."""
         partial = self._staging / "next.partial"
         try:
             partial.write_bytes(manifest.to_bytes())
@@ -79,8 +79,8 @@ class HeldRecord:
         return Manifest.from_bytes(self._path(version).read_bytes())
 
     def candidates(self) -> Iterator[Manifest]:
-        """Yield the manifests of the versions that a taken-over engine may hold: the confirmed version, then an
-        announced one. The announced version is first recorded as confirmed. Raises OSError or TransferError."""
+        """Yield manifests of the versions that a taken-over engine may hold: the confirmed one, then the announced one.
+        The announced one is recorded as confirmed before it is yielded. Raises OSError or TransferError."""
         for path in sorted(self._staging.glob("held-*.json")):
             yield Manifest.from_bytes(path.read_bytes())
         if self._next.exists():
@@ -121,7 +121,7 @@ class Phases:
     def ask(
         self, verb: Verb, version: int, dense_bytes: int, *, gives_way: threading.Event | None = None
     ) -> list[dict[str, Any]]:
-        """Have all ranks do one phase, and return their reports. Raises TransferError, also once `gives_way` is set."""
+        """Run the phase `verb` on all ranks. Return the reports. Raises TransferError, also once `gives_way` is set."""
         with self.turn():
             engine_id = self._engine.spec.engine_id
             for stale in self._staging.glob(f"{version}.{verb}.*.json"):
@@ -174,7 +174,7 @@ _NOT_TRIED = (OSError, TransferError)  # errors before a target is tried, such a
 
 
 class EngineSync:
-    """The agent's side of syncs. One thread uses it; any thread may call `give_up`. Version 0 is the checkpoint."""
+    """Brings an engine to policy versions, for an agent. Version 0 is the checkpoint. Only `give_up` is thread-safe."""
 
     def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = from_anywhere) -> None:
         self._engine = engine
@@ -232,8 +232,8 @@ class EngineSync:
         return reason
 
     def audit(self, gives_way: threading.Event | None = None) -> Sync | None:
-        """Check that the engine still has the weights that it acknowledged and that the origin published. If not,
-        return an event that describes the drift. Otherwise, or if `gives_way` is set meanwhile, return None."""
+        """Check that the engine still has the weights that it acknowledged, and that the origin published these. If
+        not, return an event that describes the drift. Otherwise, or once `gives_way` is set, return None."""
         if not (self.standing.held and self.standing.trusted):
             return None
         began = monotonic_ns()
@@ -388,8 +388,8 @@ class EngineSync:
         )
 
     def _base(self, target: Target) -> int | None:
-        """Return the engine's version if a delta from it to `target` can be used. Return None if all weights must be
-        fetched. Raises RefusedError if the origin has other weights for the engine's version."""
+        """Return the engine's version if a delta from this version to `target` can be used, or None if all weights must
+        be fetched. Raises RefusedError if the origin's weights of this version differ from the engine's."""
         if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
         if not self._told:

@@ -15,7 +15,7 @@ _LAST_S = 5.0  # the longest wait for a sync in progress to be recorded, once it
 
 
 class WeightKeeper:
-    """Brings an engine to the newest target. Calls `coming` before a sync, `take_out` if weights are not trusted."""
+    """Keeps an engine at the newest target. Calls `coming` before a sync, and `take_out` if weights are not trusted."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class WeightKeeper:
         self._wake.set()
 
     def join(self) -> None:
-        """Wait until the last sync is recorded, because turns may have used its version."""
+        """Wait until the last sync is recorded, because turns may have used the version that the sync brought."""
         if self._thread.is_alive():
             self._thread.join(_LAST_S)
 

@@ -210,8 +210,8 @@ class Accountant:
         return event
 
     def _delayed_ns(self) -> int:
-        """Return for how many ns rollouts delayed serving's steps since the last slice. A negative delay counts as 0,
-        and makes the next delays smaller."""
+        """Return by how many ns rollouts delayed serving's steps since the last slice. If the measured delay is
+        negative, return 0 now, and make later results smaller by as much."""
         engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
         new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
         self._delayed_seen = engine, delayed_ns

@@ -1,8 +1,8 @@
 """Divides device time exactly among seven buckets.
 
-If rollouts ran on credit (see `policy.credit`) in a span, the rollout bucket gets the time of their work, spread evenly
-over the span. Serving gets the rest of the span. Without credit, parties that work at the same time get equal parts.
-While no party works, time is `headroom` if a rollout step waits, else `idle`."""
+In a span in which rollouts ran on credit (see `policy.credit`), the rollout bucket gets the time of their work, spread
+evenly over the span, and serving gets the rest. In other spans, parties that work at the same time get equal parts.
+Time in which no party works is `headroom` if a rollout step waits, else `idle`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -95,7 +95,7 @@ class OwnedEngine:
                 raise
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
-        """Detach the engine, and return its state before that. If `by_owner`, agents do not attach the engine again."""
+        """Detach the engine. Return its state before that. If `by_owner`, no agent attaches the engine again."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
         return state

@@ -51,7 +51,7 @@ class BesideServing:
         return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self.layer_ns)
 
     def begin_layer(self) -> None:
-        """Add a beginning layer's predicted work to the count, so that serving never reads a count that is too low."""
+        """Add a layer's predicted work to the count when the layer begins. So serving never reads too low a count."""
         self._layers = 1
         self._leave_idle_class()
         self._counted_ns = self.layer_ns
@@ -66,7 +66,7 @@ class BesideServing:
             self._seen_ns, self._counted_ns = now_ns, 0
 
     def taken_out_at(self, since_ns: int) -> int | None:
-        """Return when the engine was taken out of the idle class. Return None if that was not after `since_ns`."""
+        """Return when the engine was taken out of the idle class, or None if this did not happen after `since_ns`."""
         return self._raised_at_ns if self.raised and self._raised_at_ns > since_ns and not self.running else None
 
     def watch(self, wanted: bool) -> None:

@@ -188,8 +188,8 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Set the largest prefill chunk of rollouts, and return it in tokens. If serving wants the device and gives
-        credit, the chunk fits `credit_ns`. Otherwise it is so short that serving does not wait longer than allowed."""
+        """Set how many tokens rollouts may prefill in one step, and return this number. If serving wants the device and
+        gives credit, they fit in `credit_ns`. Otherwise, serving waits for them at most as long as allowed."""
         fits, preemptible = None, self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK) or 0
@@ -305,8 +305,8 @@ class RolloutGate:
             time.sleep(seconds)
 
     def _time_layers(self, layers_left: int) -> None:
-        """Measure how long the layers of a step take on the GPU. `layers_left` layers have not begun. While the GPU's
-        queue is full, one layer ends between two calls."""
+        """Measure how long the layers of a step take on the GPU. Called before each layer, when `layers_left` layers
+        have not begun. While the GPU's queue is full, the GPU ends one layer between two calls."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()
@@ -329,8 +329,8 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record a yield if the system took the core away: then the thread's clock stood still. If serving began to
-        want the device since the last look, return how many ns the engine computed after that, else None."""
+        """Record a yield if the system took the core away, which the thread's CPU clock shows. If serving began to want
+        the device since the last call, return for how many ns the engine computed after that. Otherwise return None."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page

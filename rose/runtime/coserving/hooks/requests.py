@@ -1,4 +1,4 @@
-"""Writes each serving request that has ended to the page: its times, token counts and class, but no text and no id."""
+"""When a serving request ends, writes a record of it to the page: times, token counts and class, but no text or id."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -82,7 +82,7 @@ class RequestLog:
         page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def _recorded(self, request: Any) -> bool:
-        """Return whether a user sent the request. A request for no tokens is SGLang's own: it only caches a prompt."""
+        """Return whether to record the request. A request for 0 tokens is SGLang's own, and only caches a prompt."""
         if request.sampling_params.max_new_tokens == 0 or str(request.rid).startswith(_OTHERS):
             return False
         return arrived_ns(request) >= self._since_ns

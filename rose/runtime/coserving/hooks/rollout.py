@@ -153,15 +153,15 @@ class RolloutPlugin:
         self.telemetry.say()
 
     def key_by_weights(self, request: Any) -> None:
-        """Set the request's prefix cache key, so that it finds no entries of other weights."""
+        """Set the request's key in the prefix cache, so that the request finds no entries that other weights made."""
         if not hasattr(request, _CLIENT_KEY):
             setattr(request, _CLIENT_KEY, request.extra_key)
         request.extra_key = cache_key(getattr(request, _CLIENT_KEY), self.weights.version, self.weights.swaps)
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """Return a request's prefix cache key, which changes with each swap of the weights. `client` is the key that the
-    client sent. It comes last, because SGLang looks there for the name of a LoRA adapter."""
+    """Return a request's key in the prefix cache. The key changes with each swap of the weights. It ends with `client`,
+    the key that the client sent, because SGLang looks at the end for the name of a LoRA adapter."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 

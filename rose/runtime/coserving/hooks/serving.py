@@ -208,7 +208,7 @@ class ServingPlugin:
 
 
 def linked_page(number: int) -> Path:
-    """Return the page's path, which the link `number` contains. Without such a link, return the link's own path."""
+    """Return the page path in the link `number`. If there is no such link, return the path that the link would have."""
     link = Path(f"{PAGE_LINK}{number}")
     with suppress(OSError):  # Read, not followed: the kernel may forbid following another user's link.
         return link.readlink()

@@ -63,7 +63,7 @@ class Blocks:
         return chosen
 
     def to_unmap(self, free: NDArray[np.int64], keep_slots: int = 0) -> list[int]:
-        """Return the mapped blocks with only `free` slots, highest first. At least `keep_slots` slots stay mapped."""
+        """Return mapped blocks whose slots are all `free`, highest first. At least `keep_slots` slots stay mapped."""
         per_block = np.bincount(free // self.block, minlength=self.count)
         left = self.mapped_slots
         chosen: list[int] = []

@@ -29,7 +29,7 @@ _CUT_POLL_S = 0.0005
 
 
 class KvGuard:
-    """Keeps a rollout engine within its budget of slots. `pages` and `activation`, if given, move its memory."""
+    """Keeps a rollout engine within its budget of KV slots. `pages` and `activation`, if given, move its memory."""
 
     def __init__(
         self, page: ArbiterPage, view: SchedulerView, pages: PoolMemory | None, activation: Activation | None = None
@@ -60,8 +60,8 @@ class KvGuard:
         return True
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
-        """Keep the engine within its lease; called between two steps. Return False if memory was moved, because the
-        lease may have changed meanwhile and must be read again."""
+        """Keep the engine within its lease. Called between two steps. Return False if memory was moved: then the caller
+        must read the lease again, because the lease may have changed meanwhile."""
         lent = lease.expires_ns > now_ns
         if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
             return False
@@ -115,9 +115,9 @@ class KvGuard:
         self.pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End the youngest requests until the others fit in `budget_tokens`. Then, if no request runs, also end the
-        first waiting request if it does not fit in `lasting_tokens`. Return how many requests were ended, and how many
-        of their tokens stay in the prefix cache."""
+        """End the youngest requests until the others fit in `budget_tokens`, the budget now. If no request runs after
+        that, also end the first waiting request if it does not fit in `lasting_tokens`, the budget until the lease
+        ends. Return (number of ended requests, number of their tokens that stay in the prefix cache)."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))
@@ -216,7 +216,7 @@ class KvPages:
         return False
 
     def give_back(self, keep_tokens: int = 0) -> int:
-        """Give free pages back to the system, and return how many resident bytes that freed."""
+        """Give free pages back to the system. Return how many bytes of memory this freed."""
         resident = self._resident_bytes()
         free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
         for begin, end in runs(free):

@@ -88,7 +88,7 @@ class KvBuffers:
         self._reservations.clear()
 
     def _halves(self) -> list[tuple[Reservation, int]]:
-        """Return, for each buffer, its reservation and the piece at which block 0 begins."""
+        """Return (reservation, piece at which block 0 begins) for each layer's keys and for each layer's values."""
         return [(one, first) for one in self._reservations for first in (0, self.blocks.count)]
 
 

@@ -28,7 +28,7 @@ def hardware_id(device: DeviceConfig) -> str:
 
 
 def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
-    """If the process `pid` uses the device's page but cannot use the device, return why. Otherwise return None."""
+    """Return why the process `pid` cannot use the device although it uses the device's page, or None."""
     process = Path("/proc") / str(pid)
     try:
         inode = str(page.stat().st_ino)
@@ -48,8 +48,8 @@ def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
 
 
 def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
-    """Return which GPUs a process with this environment sees. Return None if GPU `number` is one of them, or if that is
-    unknown, as with MPS."""
+    """Return which GPUs a process with this environment sees, if GPU `number` is not among these. Otherwise return
+    None, also if the GPUs are unknown, as with MPS."""
     visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
     alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
     if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):

@@ -50,8 +50,8 @@ def clock_reasons(bits: int) -> str:
 
 
 class GpuInstrument:
-    """Reads the GPU that CUDA calls `gpu`, an index in the list `visible` (CUDA_VISIBLE_DEVICES). If a host has GPUs of
-    different types, set CUDA_DEVICE_ORDER=PCI_BUS_ID, because the driver lists them in this order."""
+    """Reads the GPU with index `gpu` in CUDA's list `visible` (CUDA_VISIBLE_DEVICES; None: all GPUs). On a host with
+    GPUs of different types, set CUDA_DEVICE_ORDER=PCI_BUS_ID, because the driver lists GPUs in this order."""
 
     def __init__(self, gpu: int, visible: str | None = None) -> None:
         self._gpu = gpu

@@ -38,15 +38,15 @@ class Background:
         self._working_since_ns = 0
 
     def give_up(self) -> None:
-        """Have the current job stop after its running portion, and return at once. Its last function is not called."""
+        """Without waiting, tell the job to stop after the portion that runs now. Its final function is not called."""
         with self._ending:
             self._given_up.set()
             self.busy = False
 
     def start(self, job: Callable[[Turn], Callable[[], None]]) -> None:
-        """Give up the former job, and start `job` without waiting. `job` gets a function that returns a context
-        manager, and must do each portion of its work inside of one. To enter it raises GivenUpError if the job was
-        given up. `job` returns a function, which is called at the end."""
+        """Give up the former job, and start `job` without waiting. `job` is called with a function `turn`, and must do
+        each portion of its work in a block `with turn():`. If the job was given up, entering the block raises
+        GivenUpError. `job` returns its final function, which is called at the end."""
         self.give_up()
         self._given_up, self.busy = threading.Event(), True
         arguments = (job, self._given_up, self._thread)

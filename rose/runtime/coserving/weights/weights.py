@@ -1,7 +1,7 @@
 """Prepares a policy version beside the model in use, then swaps it in between two steps.
 
 Files in the staging folder: `v<version>` is a version that the agent fetched. `held-<version>.json` is the manifest for
-audits. Each rank reports in `<version>.<verb>.<rank>.json`."""
+audits. Each rank reports the result of its work in `<version>.<verb>.<rank>.json`."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Return how weights differ from the manifest, or None. If fingerprints equal `expected`, nothing is hashed."""
+        """Return how weights differ from the manifest, or None. Hash nothing if their fingerprints are `expected`."""
         from rose.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None

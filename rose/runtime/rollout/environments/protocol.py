@@ -22,7 +22,7 @@ class Environment(Protocol):
     trajectory in another way. If the attribute `token_ids` is True, observations and answers are token ids."""
 
     def reset(self, seed: int) -> Observation:
-        """Begin the task that `seed` stands for, and return its first observation. A group shares one seed."""
+        """Begin the task of this seed, and return its first observation. A group's trajectories have the same seed."""
 
     def step(self, answer: Any) -> tuple[Observation | None, float, bool, Mapping[str, Any]]:
         """Return (observation, reward, done, info). The rewards are added up. `info` may have `tool_calls` (a count),

@@ -146,7 +146,7 @@ class Load:
         return min(self._versions, default=0)
 
     def renew(self, version_min: int) -> set[Turn]:
-        """Let turns whose requests set no oldest version accept only `version_min` or newer. Return these turns."""
+        """Let turns whose requests set no `version_min` accept only this `version_min` or newer. Return these turns."""
         older = (turn for turn in self.turns if turn.version_min < version_min)
         turns = {turn for turn in older if turn.request.labels.version_min is None}
         for turn in turns:

@@ -265,8 +265,8 @@ def read_version(value: object, name: str) -> int | None:
 
 
 def with_versions(labels: Labels, limits: object) -> tuple[Labels, int | None]:
-    """Return `labels` with the oldest version that `limits` allows, and the exact version that `limits` demands, or
-    None. `limits` is the field `weight_version` of a request. Raises RequestError."""
+    """Return (`labels` with the oldest version that `limits` allows, the exact version that `limits` demands or None).
+    `limits` is the field `weight_version` of a request. Raises RequestError."""
     if limits is None:
         return labels, None
     if not isinstance(limits, dict) or limits.keys() - {"min_version", "exact_version"}:

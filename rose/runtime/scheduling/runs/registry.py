@@ -163,7 +163,7 @@ class Runs:
         hosts: Collection[str] = (),
         client_address: str | None = None,
     ) -> Run:
-        """Make the requested version the newest of the run. All `hosts` must reach the URL. Raises TransferError."""
+        """Make `request.version` the run's newest. All `hosts` must be able to reach its URL. Raises TransferError."""
         run = self.hear(run_id, now_ns, request.fence)
         replace(self._origins, client=client_address).check_url(request.url)
         host = urlsplit(request.url).hostname

@@ -34,7 +34,7 @@ def new_id() -> str:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn. `deaths` has the engines that died while they had the turn, each with the time at which its life began.
+    """A turn. `deaths` has an (engine id, start of this engine's life) for each engine that died while it had the turn.
     Each new token resets `waited_ns` and `deaths`."""
 
     request: TurnRequest
@@ -102,7 +102,7 @@ class Turn:
         return self.tokens if self.part is None else self.tokens + self.part.tokens
 
     def pause_s(self) -> float:
-        """Return the pause in seconds before the next attempt. It doubles each time, and counts as waiting."""
+        """Return the pause in seconds before the next attempt. The pause doubles each time. `waited_ns` includes it."""
         pause_s, self.backoff_s = self.backoff_s, min(2 * self.backoff_s, BACKOFF_MAX_S)
         self.waited_ns += int(pause_s * 1e9)
         return pause_s
@@ -119,8 +119,8 @@ class Turn:
         return recent | self._avoids_after_deaths(table, now_ns) if self.deaths else recent
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return the ids of engines that a turn must avoid after engines died with it. These are engines that have too
-        many such turns and, if other engines can work, the engines that died."""
+        """Return the ids of engines that this turn must avoid, because engines died while they had it. These are
+        engines that have too many such turns and, if another engine can take the turn, the engines that died."""
         dead = {engine_id for engine_id, _ in self.deaths}
         has_others = any(
             facts.usable(now_ns)
