@@ -105,11 +105,10 @@ def test_a_version_that_is_published_again_must_be_the_same(tmp_path):
 def test_tensors_are_given_to_the_store_where_they_lie(tmp_path):
     origin = WeightOrigin(tmp_path, "127.0.0.1", run_id="r", fence=1)
     origin._publisher = publisher = Mock()
-    tensors = weights(0) | {"c.weight": torch.nn.Parameter(torch.empty(4, device="meta"))}
+    tensors = weights(0) | {"c.weight": torch.nn.Parameter(torch.ones(4))}
     origin.publish(tensors, 0)
     origin.close()
     published = {cut.info.name: cut.source for cut in publisher.publish.call_args.args[1]}
-    assert published["c.weight"].is_meta
     assert [published[name].data_ptr() for name in tensors] == [tensor.data_ptr() for tensor in tensors.values()]
     assert not any(tensor.requires_grad for tensor in published.values())
 
