@@ -380,7 +380,8 @@ def bill_with_history(scope: Scope) -> Bill:
 
 
 def promise(requests: pl.DataFrame) -> Promise:
-    """Return how many requests were late, and the target. `kept` counts requests within both latency budgets."""
+    """Return how many requests were late, and which share should be in time (the target). The column `kept` counts
+    requests within both latency budgets."""
     count = int(requests["requests"].sum())
     return Promise(late=count - int(requests["kept"].sum()), requests=count, target=SERVING_TARGET)
 

@@ -96,7 +96,7 @@ def change(now: int | Fraction | None, before: int | Fraction | None, name: str)
 
 
 def points(now: Fraction | None, before: Fraction | None, name: str) -> str | None:
-    """Return a text such as `+1.2 points on 2026-05`, or None if the change is unknown."""
+    """Return the change since the period `name`, such as `+1.2 points on 2026-05`. Return None if unknown."""
     return None if now is None or before is None else f"{float(now - before) * 100:+.1f} points on {name}"
 
 

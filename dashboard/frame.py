@@ -229,7 +229,7 @@ def verdict(good: bool | None, text: str, *, over: bool = False) -> None:
     """Show a verdict: green if good, red if not, amber if unknown. It is grey if the run has ended (`over`)."""
     if over:
         with st.container(border=True):
-            st.markdown(f":gray-badge[over] {text}")
+            st.markdown(f":gray-badge[run ended] {text}")
     else:
         (st.warning if good is None else st.success if good else st.error)(text)
 

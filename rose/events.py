@@ -410,7 +410,7 @@ class LedgerAction(Event):
 
 @_kind("access", durable=True)
 class Access(Event):
-    """A read of the ledger, or a refusal. `count` above 1: so many similar events of one peer within a second."""
+    """A read of the ledger, or a refusal. An event stands for `count` similar events of one peer within a second."""
 
     who: Id  # A token's name, or `user@host` for a command on the folder.
     action: Literal[  # `info`: views or writers' positions. `*_denied`: a token, or its scope, was missing.

@@ -44,7 +44,7 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     with right:
         frame.radio("Of", "work", _WORK)
     if spent.is_empty():
-        st.info("No charge for this choice.")
+        st.info("No charges match this choice.")
         return
     _rows(spent, billed, by, {run.run_id: run for run in runs})
     if by == "bucket" and "idle" in spent["bucket"]:

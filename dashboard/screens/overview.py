@@ -253,7 +253,7 @@ def _days(shown: _Content) -> None:
     st.header("What did each day cost?")
     days = shown.now.by_day()
     if days.is_empty():
-        st.info("No charge for this choice in this period.")
+        st.info("No charges match this choice in this period.")
         return
     rows = days.unpivot(["rollouts", "all else"], index="day", variable_name="what", value_name="nano").with_columns(
         amount=pl.col("nano") / 1e9, text=pl.col("nano").map_elements(format_usd, return_dtype=pl.String)
@@ -282,8 +282,8 @@ def _drivers(shown: _Content) -> None:
     st.markdown(words.plain(f"{now}, compared with {before}: {changes.sentence(change)}"))
     escape.chart(charts.waterfall(steps(change, before, now)), about="Cost of the period before, its changes, and now")
     st.caption(
-        f"All chosen charges, rollouts and all else, amortized, {shown.scope.provenance}. The steps sum to the change. "
-        "`rose changes` splits it by team, run or device."
+        f"This shows all chosen charges (of rollouts and of all else), amortized, {shown.scope.provenance}. The steps "
+        "sum to the change. `rose changes` splits the change by team, run or device."
     )
     with st.expander("By team"):
         frame.pricing_table(changes.table(change), f"charges, amortized, {shown.scope.provenance}")
@@ -307,7 +307,7 @@ def _teams(shown: _Content) -> None:
     st.header("Who spent it?")
     whole = charge_algebra.drill(shown.now.frame, ("team",), "amount_nano")
     if not whole:
-        st.info("No charge for this choice in this period.")
+        st.info("No charges match this choice in this period.")
         return
     of_rollouts = charge_algebra.drill(shown.now.rollout, ("team",), "amount_nano")
     rollouts = {row["team"]: row["amount_nano"] for row in of_rollouts}

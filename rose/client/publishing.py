@@ -60,7 +60,7 @@ class WeightOrigin:
             from rose.transfer.sources.checkpoint import Checkpoint
             from rose.transfer.store.store import Publisher, VersionStore
         except ModuleNotFoundError as error:
-            raise ClientError(f"publishing weights needs {error.name}: install it beside your trainer") from None
+            raise ClientError(f"publishing weights needs {error.name}: install it where your trainer runs") from None
         self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         if (key := keys.load_or_make(folder / _KEY)) is None:
             raise ClientError(f"no signing key can be written to {folder}: make room, or give another folder")

@@ -87,7 +87,9 @@ class HostConfig(Section):
     address: IpAddress | None = Field(
         default=None, description="IP address of its Ray node. Not needed for one host, or with `resource`."
     )
-    resource: Text | None = Field(default=None, description="Unique Ray resource of this node, if its address changes.")
+    resource: Text | None = Field(
+        default=None, description="Ray resource that only this node has. Name it if the node's address may change."
+    )
     cores: Cores = Field(default=[], description="Cores for agents and HTTP. Default: all cores that do not serve.")
     zone: str = Field(default="", description="Availability zone, for prices of traffic between hosts.")
     region: str = Field(default="", description="Region, for prices of traffic between hosts.")

@@ -8,7 +8,7 @@ from math import log
 
 
 def blended_price(input_usd_per_million: float, output_usd_per_million: float) -> float:
-    """[A] Return CPM, the mean price of a million input and a million output tokens."""
+    """[A] Return CPM, the mean of two prices: that of a million input tokens and that of a million output tokens."""
     return (input_usd_per_million + output_usd_per_million) / 2
 
 

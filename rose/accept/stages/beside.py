@@ -1,4 +1,5 @@
-"""Rollouts work on credit while serving is busy, without SGLang. Serving's delay must be proportional to that work."""
+"""Measures, without SGLang, by how much rollouts on credit delay serving while serving is busy. This delay must be
+proportional to the rollouts' work."""
 
 import os
 import shutil
@@ -94,7 +95,7 @@ def point_of(rounds: Rounds, alone: Rounds) -> tuple[float, float]:
 
 
 def line_of(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Fit a line through 0 to points (work, delay). Return its slope, and the largest and allowed distance from it."""
+    """Fit a line through 0 to points (work, delay). Return the slope, the largest distance and the allowed distance."""
     squares = sum(work**2 for work, _ in points)
     factor = sum(work * delay for work, delay in points) / squares if squares else 0.0
     off_ns = max(abs(delay - factor * work) for work, delay in points)

@@ -1,4 +1,5 @@
-"""Measures each policy on two SGLang engines while serving is never idle, and the effect of a kill during credit."""
+"""Measures each policy on two SGLang engines while serving is never idle. Also measures what happens if the rollout
+engine or the lease's writer is killed while rollouts have credit."""
 
 import json
 import statistics

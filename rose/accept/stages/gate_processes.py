@@ -349,8 +349,8 @@ class Serving:
     def play_busy(
         self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool
     ) -> tuple[list[BusyStep], list[Wish]]:
-        """Compute decode steps without pauses. Beside each step, rollouts get credit for `work_ns` of work (None: the
-        policy decides). If `wishes`, a request arrives every few steps, and a Wish is measured."""
+        """Run decode steps without pauses. Beside each step, rollouts get credit for `work_ns` of work (None: the
+        policy decides). If `wishes`, a request arrives every few steps, and a Wish is returned for each."""
         layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
         self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))

@@ -146,7 +146,8 @@ class LiveModel:
                 path.unlink()
                 return answer
             time.sleep(_POLL_S)
-        raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s; the model: {self._failed or 'running'}")
+        state = self._failed or "running"
+        raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s; the state of the model: {state}")
 
     def wait_for_steps(self, version: int, count: int) -> None:
         deadline_s = time.monotonic() + _STEPS_TIMEOUT_S

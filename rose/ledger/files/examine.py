@@ -180,8 +180,8 @@ def links(content: bytes) -> list[Link]:
 
 
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> Iterator[str]:
-    """Yield what is wrong with a segment's place in its chain. The segment says that `previous_sha256` comes before it,
-    and begins at `first_seq`. In fact `sha256` comes before it, and the next seq is `next_seq` (None: unknown)."""
+    """Yield what is wrong with a segment's place in its chain. The segment itself states `previous_sha256` and
+    `first_seq`. By the segments before, these should be `sha256` and `next_seq` (None: unknown)."""
     if sha256 is not None and previous_sha256 != sha256:
         yield "it does not follow the segment before it: a segment is missing, foreign or out of order"
     if next_seq is not None and first_seq != next_seq:

@@ -1,8 +1,8 @@
 """The registry `writers.jsonl`: a line for each writer and each key, with the hash of the line before.
 
-A line's key `by` signs the line, and so endorses `key` for the writer. This counts if `by` may endorse keys of all
-writers, or if `by` is itself endorsed for this writer. The ledger's first key may endorse keys of all writers. A key
-that may do so gives this right to `key` by a line with `endorses`."""
+The field `by` of a line names the key that signed the line. This signer endorses `key` for the writer. The endorsement
+counts if the signer may endorse keys of all writers, or if the signer is endorsed for this writer. The ledger's first
+key may endorse keys of all writers. A signer with this right also gives the right to `key` if `endorses` is set."""
 
 import hashlib
 import json

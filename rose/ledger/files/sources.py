@@ -41,8 +41,9 @@ def of_nothing() -> dict[str, str]:
 def selects(
     root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
 ) -> dict[str, str]:
-    """Return the SELECT of each source view, in the order of their creation. With `until`, the views read only what a
-    roll-up to there covers. `files` (None: all) are the files to read. Paths begin with `place` (None: `root`)."""
+    """Return the SELECT of each source view, in the order of their creation. With `until`, the views read only the
+    events that a roll-up of this extent covers. `files` (None: all) are the files to read. Paths begin with `place`
+    (None: `root`)."""
     place = place or root
     newest, parts, whole = files or _lying(root)
     coverage, ends = until or (newest if newest is not None and newest.complete else None, {})

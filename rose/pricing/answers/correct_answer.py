@@ -176,7 +176,7 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
 
 
 def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
-    """Return X = CPM * R * (1 + pi * rho) / alpha, with the pi of `line`, and X / PPV. At `blended`, X is C3."""
+    """Return X and X / PPV. X is CPM * R * (1 + pi * rho) / alpha, with the pi of `line`. At `blended`, X is C3."""
     pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
     c3 = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
     usd = None if c3 is None else Fraction(c3)

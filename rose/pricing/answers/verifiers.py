@@ -1,5 +1,6 @@
-"""Compares verifiers by how good their probabilities are, and by what a correct answer costs with each verifier. Of the
-two strictly proper scores in docs/pricing.md, the Brier score ranks them. The logarithmic score may be infinite."""
+"""Compares verifiers by how good their probabilities are, and by what a correct answer costs with each verifier. Two
+strictly proper scores are shown (docs/pricing.md). The Brier score ranks the verifiers. The other score, the
+logarithmic one, may be infinite."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -140,7 +141,7 @@ def _draws(
 
 
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
-    """Return, by verifier, the share of draws in which it is cheapest. Verifiers that tie in a draw share this draw."""
+    """Return each verifier's share of draws in which it is the cheapest. Verifiers that tie in a draw share it."""
     # Without a correct accepted answer in a draw a verifier has no cost there: it counts as the most expensive.
     costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
     ties = (costs == costs.min(axis=0)) & np.isfinite(costs)

@@ -52,7 +52,8 @@ class ChargeQuestion:
         return frame.filter(*chosen)
 
     def none_like_it(self, frame: pl.DataFrame) -> str:
-        """Return why no row matches: the first value that no row has, or else that no row has all the values."""
+        """Return why no row matches. If a chosen value is in no row, the text names the first such value. Otherwise it
+        says that no row has all the values."""
         for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
             value = getattr(self, name)
             values = frame[name].drop_nulls().unique().sort().to_list()

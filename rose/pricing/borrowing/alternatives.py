@@ -1,5 +1,6 @@
 """Three alternatives to borrowing (docs/pricing.md): the same tokens on dedicated devices, the same tokens on devices
-offered in the market, or no such tokens. All dedicated devices of a fleet count, so figures of its RL runs add up."""
+offered in the market, or no such tokens. For each RL run, all dedicated devices of the fleet count, not only those of
+the run. So the runs' figures add up to the fleet's."""
 
 from __future__ import annotations
 
@@ -171,7 +172,7 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Return an alternative for each market offer. It averages the offer's prices, weighted by borrowed time."""
+    """Return an alternative for each market offer. An offer's prices are averaged, weighted by borrowed time."""
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns

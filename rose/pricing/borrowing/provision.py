@@ -34,7 +34,8 @@ ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a loa
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often a burst begins in a load bin, and how many budgets it misses. If a figure is None, `why` says why."""
+    """Per load bin: how often a burst begins, and how many more latency budgets a burst misses because of lending
+    (`extra`). If a figure is None, `why` says why."""
 
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None

@@ -156,8 +156,8 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return the length of a window in seconds, and the windows with enough device time: at least half of that of the
-    fullest window. The length is the longest of WINDOWS_S that gives enough windows, or else the shortest."""
+    """Return the length of a window in seconds, and the windows with enough device time. Half of the fullest window's
+    device time is enough. The length is the longest of WINDOWS_S that gives enough windows, or else the shortest."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)

@@ -145,7 +145,7 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Return hardware time per billed nanosecond. In an hour, all runs together use at most one hardware hour."""
+        """Return hardware time per billed nanosecond. In an hour, all runs' hardware time sums to at most one hour."""
         return self.room / self.part
 
 

@@ -257,7 +257,7 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Yield when a run had devices. On another run's device, this is from the run's first charged hour to its last."""
+    """Yield when a run had devices. On another run's device, stays begin and end with the run's charged hours."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )
@@ -354,7 +354,7 @@ def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
 
 
 def _verified(ledger: Ledger) -> bool:
-    """Return whether the ledger verifies. Raises PricingError if not, unless unverified reading is allowed."""
+    """Return whether the ledger verifies. If not, raises PricingError unless unverified reading is allowed."""
     with suppress(LedgerError):  # A reader writes the catalog of an earlier version anew; damage is named below.
         ledger.connect().close()
     problems = ledger.doubts

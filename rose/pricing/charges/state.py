@@ -193,8 +193,8 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
-    """Add new events to the sums, and return True. Return False if all events must be added up again, because a new
-    event changes what was counted: it repeats an event_id, disputes time, or changes a pool or a class. Unless `first`
+    """Add new events to the sums, and return True. Return False if a new event repeats an event_id, disputes time, or
+    changes a pool or a class. All events must then be added up again, because what was counted changes. Unless `first`
     is set, the caller opens a transaction before the call, and commits or rolls it back afterwards."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"

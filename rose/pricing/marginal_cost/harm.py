@@ -1,6 +1,6 @@
-"""What lending costs serving. In some of the drawn windows, chosen at random, leases are withheld. Withheld windows are
-compared with all other drawn windows, called lent time. A window without a lease can be lent time too, because lending
-itself may end a lease early (docs/pricing.md)."""
+"""What lending costs serving. A random draw decides for each window whether leases are withheld in it. Withheld windows
+are compared with all other drawn windows, called lent time. Lent time includes windows without a lease, because
+lending itself may have ended the lease early (docs/pricing.md)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -53,7 +53,7 @@ def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, F
 
 
 def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
-    """Return each row of lent requests, and its misses minus those of as many unlent requests at the same load."""
+    """Return (row, excess) for rows of lent requests: misses beyond those of as many unlent ones at the same load."""
     requests, misses = Counter[int](), Counter[int]()
     for row in bins:
         if not row["lent"] and row["load_bin"] is not None:

@@ -92,7 +92,7 @@ class Stretches:
 
     @classmethod
     def over(cls, book: PriceBook, period_ns: tuple[int, int]) -> Self:
-        """Return the stretches of a period. A period of length 0 has one stretch."""
+        """Return the stretches of a period. Prices are constant in a stretch. A period of length 0 has one stretch."""
         return cls(book, tuple(book.stretches(*period_ns)) or (period_ns,))
 
     @property

@@ -108,7 +108,7 @@ class Entry(BaseModel):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return what the entry prices, as a key. Two entries with the same key must not overlap in time."""
+        """Return a key for what the entry is a price of. Two entries with the same key must not overlap in time."""
         named = (getattr(self, field) for field in self.key_fields)
         return tuple(value for value in named if value is not None)
 

@@ -254,7 +254,7 @@ def _part(group: Mapping[str, Any], name: str) -> int:
 def measured_interval(
     cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the interval of `measured` at a price line, and the interval of `measured` / PPV. Each may be None."""
+    """Return the intervals of `measured` and of `measured` / PPV, both at the prices of `line`. Each may be None."""
     if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
         return None, None
     return _intervals(_ratio(_dollars(cost, tokens, groups, drawn, line), drawn.accepted), drawn)

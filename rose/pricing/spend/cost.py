@@ -247,7 +247,7 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """Return the lines, sorted by each dimension in turn: those in TIMES by time, the others by falling cost."""
+    """Return the lines, sorted by each dimension in turn. Dimensions in TIMES sort by time, others by falling cost."""
     cost, by = pl.col("cost_nano"), question.by
     states = [cost.filter(state=state).sum().alias(name) for state, name in zip(STATES, _SUMMED, strict=False)]
     # The constant is a key where no dimension is.

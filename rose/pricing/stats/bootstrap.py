@@ -126,7 +126,7 @@ def student(freedom: float) -> float:
 
 
 def rounded(value: float) -> float:
-    """Round to as many digits as are equal on any machine."""
+    """Round to so few digits that the result is the same on every machine."""
     return float(f"{value:.{_DIGITS}g}")
 
 

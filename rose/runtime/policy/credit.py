@@ -65,7 +65,7 @@ class Interference:
         return max(FACTOR_MIN, mean + 2 * self.fit.spread_ns / worked)
 
     def observe(self, work_ns: int, delay_ns: int, spread_ns: float, now_ns: int) -> Interference:
-        """Learn from a step that took `delay_ns` (± `spread_ns`) longer than predicted, beside rollouts' `work_ns`."""
+        """Learn from a step: it took `delay_ns` (± `spread_ns`) longer than predicted, beside `work_ns` of rollouts."""
         fit = self.fit.observe((work_ns,), delay_ns)
         overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns + SLICE_NS
         overruns = (self.overruns << 1 | overrun) & _OVERRUNS_SEEN
@@ -164,7 +164,7 @@ def _refused(facts: CreditFacts) -> Hold | None:
 
 
 def _more_of_step(facts: CreditFacts, step_ns: int) -> float:
-    """Return more * (1 - growth), as defined above: the part of its time by which rollouts may prolong a step."""
+    """Return more * (1 - growth), both defined above. Rollouts may prolong a step by this part of the step's time."""
     step_ns, more = max(1, step_ns), facts.lease.stretch - 1
     grows_ns = max(0, step_ns - (facts.fewer_decode_ns or 0)) * (1 + more) / more
     # A request arrives in the middle of a step, on average, and half of what rollouts took in it is a wait.

@@ -303,7 +303,7 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
 
 
 def _newly_late(facts: LeaseFacts) -> int:
-    """Return how many requests lending made late since the level changed, without those in flight at the change."""
+    """Return how many requests are late because of lending, except those that arrived before the level last changed."""
     load, state = facts.load, facts.state
     if not facts.rules.guards or load is None or load.finished < state.settled_at:
         return 0

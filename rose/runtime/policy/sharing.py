@@ -72,7 +72,8 @@ def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -
 
 
 def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
-    """Return for how many ns a run without turns counts as paused: as long as an engine may stay with another run."""
+    """Return for how many ns a run without turns counts as paused. This is the longest time for which an engine must
+    stay with another run."""
     models = {run.model for run in runs}
     switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
     return max(map(hold_ns, switches), default=HOLD_MIN_NS)
@@ -151,7 +152,7 @@ class _Allotment:
         return due
 
     def serve_least(self, runs: list[RunFacts], had: Mapping[str, int]) -> None:
-        """Give each free engine to the least served run with too few slots or engines (in `had`) for its turns."""
+        """Give each free engine to the least served run with fewer slots or engines (counted in `had`) than turns."""
         while True:
             short = [run for run in runs if had[run.run_id] < run.turns]
             for run in sorted(short, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):

@@ -193,7 +193,7 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool) -> Hold:
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """Return for how many ns the next request must expect to wait until a step yields, and how many are allowed."""
+    """Return two waits of the next request until a step yields, in ns: the expected one, and the longest allowed."""
     known = (load.usual_prefill_ns, load.largest_prefill_ns, load.ttft_budget_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)

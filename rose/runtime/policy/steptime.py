@@ -6,7 +6,7 @@
 A pair is a new token and an earlier token that it attends to. The fits use least squares with exponential forgetting
 (Ljung, "System Identification", 2nd ed., section 11.2) and coefficients of at least 0 (Lawson and Hanson, "Solving
 Least Squares Problems", chapter 23). Huber's rule limits outliers. Several outliers in a row on one side mean that the
-device changed: the fit begins anew. Before a fit is ready, the largest observation bounds the prediction."""
+device changed: the fit begins anew. Before a fit is ready, the prediction is scaled up from the largest observation."""
 
 from __future__ import annotations
 

@@ -135,7 +135,8 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
     ):
         if old != new:
             problem = f"{name} is {new!r}, but fleet run {remembered.run_id} has {old!r}: {why}. Restore {name}"
-            raise UserError(f"{problem}, or end the fleet run: with the old file, run `rose up` and then `rose down`")
+            advice = "To end that fleet run instead, put the old file back, then run `rose up` and `rose down`"
+            raise UserError(f"{problem}. {advice}")
     for device_id, host in hosts_by_device(config).items():
         if (old_host := remembered.placed.get(device_id, host)) != host:
             problem = f"device {device_id!r} is on host {host!r}, but fleet run {remembered.run_id} has {old_host!r}"

@@ -40,7 +40,7 @@ def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps
     """Return the gaps and steps of `changed` changes. The gaps may go beyond the last element. Raises TransferError."""
     far_count, signs_from = take_number(block, 0)
     if far_count > changed or signs_from - (-changed // 8) > len(block):
-        raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes, {far_count} of them far")
+        raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes and {far_count} far steps")
     data = np.frombuffer(bytes(block) + bytes(_BEYOND_BYTES), np.uint8)
     gaps, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)
     _, between, far = _room(far_count)

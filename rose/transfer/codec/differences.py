@@ -149,8 +149,8 @@ def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
 
 @jit
 def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) -> None:
-    """Write each element's group into `groups`: its exponent minus `low`, at least 0 and at most GROUPS - 1. From the
-    last element to the next multiple of 64, write GROUPS, which is no group."""
+    """Write each element's group into `groups`: its exponent minus `low`, at least 0 and at most GROUPS - 1. After the
+    last element, write GROUPS, which is no group, up to the next multiple of 64."""
     least, most = np.uint8(low), np.uint8(min(low + GROUPS - 1, 255))
     for i in range(base.size):
         groups[i] = np.int64(base[i]) >> shift & mask

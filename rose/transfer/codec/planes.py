@@ -32,8 +32,8 @@ def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
 
 
 def decode(block: memoryview, base: Bits, new: Bits, *, back: bool = False) -> None:
-    """Write `base` with the block's changes to `new`, which may be `base`. If `back`, take the changes away instead.
-    Raises TransferError."""
+    """Apply the block's changes to `base`, and write the result into `new`, which may be `base` itself. If `back`,
+    undo the changes instead. Raises TransferError."""
     planes, at, filled = [_NO_PLANE] * 4, 1, 0
     for number in range(base.itemsize):
         length, at = take_number(block, at)
@@ -71,7 +71,8 @@ def _crossing(base: Array, new: Array) -> bool:
 
 @jit
 def _split(base: Array, new: Array, crossing: bool, planes: Array) -> tuple[Int, Int]:
-    """Write the planes of all steps. Return how many elements changed, and a mask of the bits in which steps differ."""
+    """Write the planes of all steps. A step is the difference of an element's old and new bits (see `encode`). Return
+    how many elements changed, and a mask of the bits that are not the same in all steps."""
     steps = np.empty(_AT_ONCE, base.dtype)
     changed: Int = 0
     first: Int = 0

@@ -63,7 +63,7 @@ class Delta:
         )
 
     def tensors(self, newest: int, base: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
-        """Return the tensors with the delta applied to `base`, the tensors of the version `newest`. Raises
+        """Apply the delta to the tensors in `base`, which has the version `newest`, and return the results. Raises
         ConflictError unless the delta leads from or to that version."""
         if newest not in (self.version, self.base_version):
             raise ConflictError(

@@ -228,7 +228,7 @@ class _Refusal(asyncio.Protocol):
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """Accept a connection. If `most` are open, close one that waits for its client; if none waits, refuse."""
+    """Accept a connection. If there are already `most`, close one that waits for its client; if none waits, refuse."""
     connections = server.connections
     if len(connections) >= most:
         if (waiting := next(filter(_is_waiting, connections), None)) is None:

@@ -189,7 +189,7 @@ class RolloutGate:
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
         """Set how many tokens rollouts may prefill in one step, and return this number. If serving wants the device and
-        gives credit, they fit in `credit_ns`. Otherwise, serving waits for them at most as long as allowed."""
+        gives credit, the tokens fit in `credit_ns`. Otherwise, serving waits for them no longer than is allowed."""
         fits, preemptible = None, self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK) or 0
@@ -306,7 +306,7 @@ class RolloutGate:
 
     def _time_layers(self, layers_left: int) -> None:
         """Measure how long the layers of a step take on the GPU. Called before each layer, when `layers_left` layers
-        have not begun. While the GPU's queue is full, the GPU ends one layer between two calls."""
+        have not begun. While the GPU's queue is full, the time between two calls is that of one layer on the GPU."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()

@@ -173,7 +173,7 @@ def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
 
 
 def record_due(folder: Path, record: Record) -> None:
-    """Record the events of runs that are not recorded yet. Raises StateError or LedgerError."""
+    """Record those events of runs that are not in the ledger yet. Raises StateError or LedgerError."""
     if (folder / FILE).exists():
         with closing(State(folder, GONE_S)) as state:
             for number, values in state.due():

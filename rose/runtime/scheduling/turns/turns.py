@@ -119,8 +119,8 @@ class Turn:
         return recent | self._avoids_after_deaths(table, now_ns) if self.deaths else recent
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return the ids of engines that this turn must avoid, because engines died while they had it. These are
-        engines that have too many such turns and, if another engine can take the turn, the engines that died."""
+        """Return the ids of engines that this turn must avoid, because engines died while they had the turn. Engines
+        with too many such turns are avoided. If another engine can take the turn, engines that died are avoided too."""
         dead = {engine_id for engine_id, _ in self.deaths}
         has_others = any(
             facts.usable(now_ns)
