@@ -153,8 +153,7 @@ class Preemption(Event):
 
 @_kind("hold")
 class Hold(Event):
-    """Rollouts had work, but did not get the device. Under a lease, an event stands for `count` such times within a
-    second. Without a lease, it stands for one."""
+    """Rollouts had work, but did not get the device: `count` times within a second, for one reason."""
 
     reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
     step: Count | None = None
