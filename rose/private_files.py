@@ -74,8 +74,8 @@ def make(path: Path) -> Path:
 
 
 def make_linked(link: Path, home: Path, prefix: str) -> Path:
-    """Return the private folder to which `link` leads. If there is none, make one in `home` with a random name after
-    `prefix`, and let `link` lead to it. Raises OSError."""
+    """Return the private folder to which `link` leads. If the link is missing, make a folder in `home` with a
+    random name after `prefix`, and let `link` lead to it. Raises OSError."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)

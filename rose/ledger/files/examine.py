@@ -113,7 +113,7 @@ def segment(content: bytes, sha256: str) -> Segment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What was found in a manifest. The segments that the manifest lists were checked, but are not kept here."""
+    """A manifest that was read. The segments that it lists were checked, but are not kept here."""
 
     sha256: str
     said: dict[str, Any]

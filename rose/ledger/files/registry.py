@@ -62,7 +62,7 @@ def endorsements(
 
 
 def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
-    """Add a line for `writer` and `key`, endorsed by `by`, if there is none. A damaged registry stays as it is."""
+    """Add a line for `writer` and `key`, endorsed by `by`, unless it exists. A damaged registry does not change."""
     # A damaged registry must not stop a writer.
     with suppress(LedgerError):
         if not _names(lines(root), writer, key):

@@ -33,7 +33,7 @@ _NO_CHARGE = "this team has no charge: check how its name is spelt"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What a team, or the fleet if `team` is None, has spent in a month, and the forecast for the month."""
+    """The spending and the forecast of a team for a month. If `team` is None, they are those of the fleet."""
 
     team: str | None
     month: str

@@ -24,8 +24,8 @@ _LATELY_US = 86_400_000_000  # a day: only this part of a long ledger is read, u
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """What a device's former agents left. They recorded the device's time until `until_ns` (monotonic). `leases` has
-    the grants and ends of those leases that ended after `until_ns`. `train_run_id` is the last training run."""
+    """The records of a device's former agents. They recorded the device's time until `until_ns` (monotonic). `leases`
+    has the grants and ends of those leases that ended after `until_ns`. `train_run_id` is the last training run."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
