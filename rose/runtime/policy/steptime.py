@@ -3,17 +3,19 @@
     T_prefill = a + b * tokens + c * pairs
     T_decode = a + b * batch + c * context
 
-A pair is a new token and an earlier token that it attends to. The fits use least squares with exponential forgetting
-(Ljung, "System Identification", 2nd ed., section 11.2) and coefficients of at least 0 (Lawson and Hanson, "Solving
-Least Squares Problems", chapter 23). Huber's rule limits outliers. Several outliers in a row on one side mean that the
-device changed: the fit begins anew. Before a fit is ready, the prediction is scaled up from the largest observation."""
+A pair is a new token and an earlier token that it attends to. The fits use least squares with coefficients of at least
+0 (Lawson and Hanson, "Solving Least Squares Problems", chapter 23). A step replaces old knowledge only in its own
+direction: a batch that stays the same says nothing about other batches (directional forgetting; Cao and Schwartz,
+"A directional forgetting algorithm based on the decomposition of the information matrix", Automatica 36, 2000). Huber's
+rule limits outliers. Several outliers in a row on one side mean that the device changed: the fit begins anew. Before a
+fit is ready, the prediction is scaled up from the largest observation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import sqrt
+from math import inf, sqrt
 
 FORGETTING = 0.98
 WARM_UP_STEPS = 1
@@ -23,7 +25,7 @@ _SPREAD_WEIGHT = 0.05  # ... a mean over about 1 / weight steps, ...
 _SPREAD_MIN_SHARE = 0.05  # ... and at least this share of the prediction.
 _SPREAD_FIRST_SHARE = 0.5
 CHANGED_STEPS = 4
-_RIDGES = (1e-6, 1e-6, 1e-6)
+_RIDGES = (0.1, 1e-6, 1e-6)  # Until the batch changes, all of a step's time seems to grow with it.
 _PREFILL_RIDGES = (1e-6, 1e-6, 1.0)  # Short prompts say nothing about attention: noise hides its share.
 _KNOWN_UP_TO = 1.25  # A fit counts as known up to this many times the largest features that it has learned.
 # Both scales bring typical features near one, for the covariance's condition.
@@ -84,11 +86,14 @@ class LinearFit:
             spread += _SPREAD_WEIGHT * (abs(taken) - spread)
             share += _SPREAD_WEIGHT * (min(1.0, abs(error) / max(1.0, duration_ns)) - share)
         x = [feature * scale for feature, scale in zip(features, self.scale, strict=True)]
+        seen = [_dot(row, x) for row in self.gram]
+        fades = (1 - FORGETTING) / (_dot(seen, x) or inf)
+        gone = fades * _dot(self.moment, x)
         gram = tuple(
-            tuple(FORGETTING * old + a * b for old, b in zip(row, x, strict=True))
-            for row, a in zip(self.gram, x, strict=True)
+            tuple(old - fades * old_a * old_b + a * b for old, old_b, b in zip(row, seen, x, strict=True))
+            for row, old_a, a in zip(self.gram, seen, x, strict=True)
         )
-        moment = tuple(FORGETTING * old + a * duration_ns for old, a in zip(self.moment, x, strict=True))
+        moment = tuple(old - gone * old_a + a * duration_ns for old, old_a, a in zip(self.moment, seen, x, strict=True))
         weights = _non_negative(gram, moment, self.ridges)
         largest = tuple(map(max, self.largest or features, features))
         return LinearFit(
@@ -104,6 +109,10 @@ class LinearFit:
         if not self.fitted:
             return None if self.bound is None else _scaled_up(self.bound, features)
         return sum(w * feature * s for w, feature, s in zip(self.weights, features, self.scale, strict=True))
+
+
+def _dot(some: Sequence[float], others: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(some, others, strict=True))
 
 
 def _non_negative(gram: _Matrix, moment: _Vector, ridges: _Vector) -> _Vector:

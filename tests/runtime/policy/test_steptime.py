@@ -147,6 +147,43 @@ def test_decode_time_follows_a_slower_machine():
         assert times.decode_ns(16, 3000) == pytest.approx(expected, rel=0.1)
 
 
+def growth(times, batch):
+    context = 64 * batch
+    more, fewer = times.decode_ns(batch, context), times.decode_ns(0.8 * batch, 0.8 * context)
+    return 5 * (more - fewer) / more
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    share=st.floats(0.1, 0.9), batch=st.integers(2, 8), faster=st.sampled_from([0.75, 1, 1.3]), seed=st.integers(0, 99)
+)
+def test_a_steady_number_of_requests_does_not_forget_how_steps_grow(share, batch, faster, seed):
+    draw = np.random.default_rng(seed)
+    times = StepTimes.unknown()
+
+    def observe(times, requests, factor):
+        took = 60_000_000 * (1 - share + share * requests / batch)
+        context = sum(draw.integers(48, 80, requests))
+        return times.observe_decode(requests, context, int(factor * took * draw.uniform(0.97, 1.03)))
+
+    for _ in range(100):
+        times = observe(times, int(draw.integers(1, 2 * batch)), 1)
+    assert growth(times, batch) == pytest.approx(share, abs=0.1)
+    for step in range(600):
+        times = observe(times, batch, 1 + (faster - 1) * min(1, step / 300))
+    assert growth(times, batch) == pytest.approx(share, abs=0.25)
+
+
+@given(batch=st.integers(1, 64), steps=st.integers(FITTED_STEPS + WARM_UP_STEPS, 100), seed=st.integers(0, 99))
+def test_steps_seem_to_grow_in_proportion_until_the_number_of_requests_changes(batch, steps, seed):
+    draw = np.random.default_rng(seed)
+    times = StepTimes.unknown()
+    for step in range(steps):
+        context = batch * (48 + step % 32)
+        times = times.observe_decode(batch, context, int(60_000_000 * draw.uniform(0.97, 1.03)))
+    assert growth(times, batch) > 0.7
+
+
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 10_000), st.integers(1, 10**9)), min_size=2, max_size=60))
 def test_a_prediction_is_never_negative_or_undefined(steps):
     times = StepTimes.unknown()
