@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +134,8 @@ def _arrivals(trace: Trace, load: str, on_gpu: bool, number: int, seconds: float
 def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace, load: str) -> tuple[float, Budgets]:
     """Return a rate at which serving alone has the target load, and its budgets."""
     rate, detail = _GPU_REQUESTS_PER_S if on_gpu else _REQUESTS_PER_S, []
+    last: tuple[float, float] | None = None
+    power = 1.0
     seconds = 5.0 if report.quick else 20.0 if on_gpu or load != LIGHT else 40.0
     for attempt in range(_CALIBRATIONS_MAX):
         arrivals = _arrivals(trace, load, on_gpu, 0, seconds, rate)
@@ -146,7 +149,10 @@ def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace, load: s
         low, high = _BUSY_WANTED / _BUSY_HIGH, _BUSY_WANTED / _BUSY_LOW
         if low <= factor <= high or (report.quick and load == LIGHT):
             break
-        rate *= factor
+        if last is not None:  # Near its limit, an engine's load grows faster than the rate.
+            power = max(1.0, math.log(last[1] / factor) / math.log(rate / last[0]))
+        last = rate, factor
+        rate *= factor ** (1 / power)
     report.detail[f"calibration, {load}"] = detail
     return detail[-1]["requests_per_s"], budgets
 
