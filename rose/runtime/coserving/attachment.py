@@ -54,7 +54,7 @@ def described(page: Path, role: Literal["serving", "rollout"]) -> Attachment | N
 
 
 def detached_note(page: Path) -> Path:
-    """Return the file that marks a page as released by its owner."""
+    """Return the file that exists while the owner of the serving engine keeps the engine detached from `page`."""
     return page.with_name(f"{page.name}.detached")
 
 

@@ -15,7 +15,7 @@ def made_before(request: Any) -> int:
 
 
 def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Move the request's last input ids to its output ids: as many as the custom parameter `rose_made` says."""
+    """Move the request's last input ids to its output ids. The custom parameter `rose_made` says how many."""
     from sglang.srt.utils.weight_versions import WeightVersionEvent
 
     params, ids = request.sampling_params.custom_params, request.origin_input_ids
@@ -51,7 +51,7 @@ def before_prefill(request: Any) -> None:
 
 
 def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Add the earlier output to the penalties. With the overlap schedule, SGLang adds the last token itself."""
+    """Count the earlier output in the penalties. With the overlap schedule, SGLang itself counts the last token."""
     import torch
 
     orchestrator = batch.sampling_info.penalizer_orchestrator
@@ -72,7 +72,7 @@ def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> No
 
 
 def later_spans(spans: Any, *_args: Any, current_version: str, **_kwargs: Any) -> Any:
-    """Return the spans of weight versions in the new output only. Positions count from the new output's first token."""
+    """Return the weight versions' spans without the turn's earlier output. Position 0 is the first new token."""
     from sglang.srt.utils.weight_versions import WeightVersionSpan
 
     made, later = spans[0].end, spans[1:]

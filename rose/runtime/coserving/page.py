@@ -336,8 +336,8 @@ class ArbiterPage:
         self._sections[party][Field.OPEN_SINCE_NS] = 0
 
     def write_span(self, party: Party, record: SpanRecord) -> None:
-        """Add a span to the party's ring. If an open span ends, it is first added here, and then no longer shown as
-        open. So readers may see the time of the span twice, but never miss it."""
+        """Add a span to the party's ring. `close_span` calls this before it clears the open span. In between, a reader
+        sees the span both in the ring and as open, but it never misses the span."""
         self._spans[party].write((record.kind, record.start_ns, record.end_ns, record.aux, record.latency_ns))
 
     def drain(self, party: Party, tail: int) -> tuple[list[SpanRecord], int, int]:
@@ -365,8 +365,8 @@ class ArbiterPage:
         return max(0, self.get(party, Field.WORK_NS) - self.get(party, Field.WORK_OPENED_NS))
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Return until when a rollout step surely had the device. This is `now_ns`, unless serving may have taken the
-        core since the step last looked at the page. Then it is the time when serving began to want the device."""
+        """Return until when a rollout step surely had the device, usually `now_ns`. A preemptible step may have lost
+        its core when serving began to want the device. If it has not looked at the page since, return that moment."""
         wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
         unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
         return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns

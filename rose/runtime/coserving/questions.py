@@ -27,7 +27,7 @@ def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]
 
 
 def unrecorded_id() -> str:
-    """Return a new id for a request that is not recorded. All ids have one length: SGLang aborts by prefix."""
+    """Return a new id for an unrecorded request. No id begins with another id, because SGLang aborts by prefix."""
     return f"{CLIENT_RECORDS}{uuid.uuid4().hex}"
 
 

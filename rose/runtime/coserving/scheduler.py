@@ -52,7 +52,7 @@ class SchedulerView:
         return socket if hasattr(socket, "getsockopt") else None
 
     def own_compiled(self) -> None:
-        """Let only `queue_compiled` queue requests whose grammar is compiled. SGLang would queue them past the gate."""
+        """From now on, only `queue_compiled` queues requests with a compiled grammar. SGLang would bypass the gate."""
         self._grammars = self._scheduler.grammar_manager
         self._compiled = self._grammars.get_ready_grammar_requests
         self._grammars.get_ready_grammar_requests = list

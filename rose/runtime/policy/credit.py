@@ -3,8 +3,8 @@
 *Work* is the time that rollout layers take when they run alone. Work beside a step of serving makes this step longer,
 by `factor` times the work. When a decode step begins, serving grants work = min(slack_share * slack, room) / factor.
 
-*Slack* is the time by which the step may become longer before a live request, or the largest prompt that may come now,
-misses its latency budget.
+*Slack* is how much longer the step may become before a live request misses its latency budget. The largest prompt
+that may come now counts as a live request here.
 
 *Room* limits how much longer the tokens of a request may take: room = more * (1 - growth) * alone - factor * work. Here
 `alone` is the request's time without rollouts, and `work` is the rollout work beside the request. Both count from the
@@ -12,9 +12,9 @@ request's first token. Before this token, the room is 0. Of all live requests, t
 
 `growth` is the part of a step's time that grows with the number of live requests. It matters because slower requests
 stay longer, so that more of them are live at once (Little's law). `more` is stretch - 1, where `stretch` is the lease's
-limit. It is less if first tokens, which wait for the longer steps, would otherwise take more than FIRST_TOKEN_STRETCH
-times what they take alone. Lending cannot stretch a step by more than STRETCH_MAX. If a lease allows that much, room
-has no limit.
+limit. First tokens wait for the longer steps, but may take at most FIRST_TOKEN_STRETCH times as long as alone. If
+needed, `more` is lowered to ensure this. Lending cannot stretch a step by more than STRETCH_MAX. If `stretch` is at
+least STRETCH_MAX, room has no limit.
 
 The factor is fitted to the delays of steps that had work beside them. It is never below the cost of time slices between
 two processes on a GPU."""

@@ -32,7 +32,7 @@ def initial_budget_bytes(memory: KvMemory) -> int:
 
 
 def under_pressure(memory: KvMemory) -> bool:
-    """Return whether less memory is free than the share 1 - high_watermark of serving's headroom."""
+    """Return whether more than the share `high_watermark` of `headroom_bytes` is in use."""
     return memory.free_bytes < (1.0 - memory.high_watermark) * memory.headroom_bytes
 
 

@@ -311,8 +311,8 @@ def _newly_late(facts: LeaseFacts) -> int:
 
 
 def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
-    """Return the lease's state, updated by the counts of late requests in `load`. Late requests that were in flight
-    when the level last changed will not count. If serving's counts have restarted at 0, the state adopts them."""
+    """Return the lease's state, updated by serving's counts in `load`. If requests were in flight when the level last
+    changed, `_newly_late` ignores them. If serving's counts restarted at 0, the state starts from the new counts."""
     if load is None or not state.in_force:
         return state
     if load.late_by_lending < state.late_seen:

@@ -155,7 +155,7 @@ class DemandFacts:
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Return, by engine id, for how many ns (at least 1) the turns and their follow-up turns want each live engine."""
+    """Return, by engine id, for how many ns (at least 1) turns and follow-up turns need each usable engine."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

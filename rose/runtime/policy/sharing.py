@@ -61,8 +61,8 @@ def hold_ns(switch_ns: int) -> int:
 
 
 def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -> bool:
-    """Return whether an engine may change its model. It may not if its own run ran out of turns only a short time ago.
-    It also may not if its last change was recent and a run with turns uses its present model."""
+    """Return whether an engine may change its model. Return False if its own run ran out of turns a short time ago.
+    Also return False if a run with turns uses the engine's model, and the engine got this model a short time ago."""
     own = runs.get(engine.run_id or "")
     if own is not None and own.turns == 0 and own.quiet_ns is not None and own.quiet_ns < engine.start_ns:
         return False
@@ -72,8 +72,8 @@ def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -
 
 
 def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
-    """Return for how many ns a run without turns counts as paused. This is the longest time for which an engine must
-    stay with another run."""
+    """Return for how many ns `serve` keeps a run without turns. Within this time, every engine becomes free to
+    change its run."""
     models = {run.model for run in runs}
     switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
     return max(map(hold_ns, switches), default=HOLD_MIN_NS)
@@ -86,11 +86,11 @@ def serve(
     elapsed_ns: int,
     paused_ns: int = 0,
 ) -> dict[str, float]:
-    """Return how much each run has been served: its slot-seconds divided by its weight. `served` has the former values.
-    `capacities` has the slots that each run has used in the `elapsed_ns` since then. Before these are added, one number
-    is subtracted from all former values, so that the least served run with turns is at 0. A new run begins at 0. A run
-    without turns is kept if its pause is shorter than `paused_ns`, and its value may become negative. A run with a
-    longer pause is left out."""
+    """Return how much each run has been served: the slot-seconds that it used, divided by its weight. `served` has the
+    former values. `capacities` has the slots that each run has used for `elapsed_ns` since then.
+
+    First, the smallest value of a run with turns is subtracted from all former values. A new run begins at 0. A run
+    without turns is kept for `paused_ns`. Its value may become negative."""
     present = {run.run_id: run for run in runs if run.turns or (run.quiet_ns is not None and run.quiet_ns < paused_ns)}
     wanting = [run_id for run_id, run in present.items() if run.turns]
     level = min((served[run_id] for run_id in wanting if run_id in served), default=0.0)
@@ -152,7 +152,7 @@ class _Allotment:
         return due
 
     def serve_least(self, runs: list[RunFacts], had: Mapping[str, int]) -> None:
-        """Give each free engine to the least served run with fewer slots or engines (counted in `had`) than turns."""
+        """Give free engines to the least served runs, until each run's `had` (slots or engines) reaches its turns."""
         while True:
             short = [run for run in runs if had[run.run_id] < run.turns]
             for run in sorted(short, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):

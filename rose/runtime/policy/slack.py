@@ -1,6 +1,6 @@
 """Decides whether a rollout step may run now on a device that serves.
 
-A first token is due at arrival + TTFT budget, later ones at the previous token + TPOT budget. *Slack* limits lateness:
+First tokens are due at arrival + TTFT budget, later tokens at previous token + TPOT budget. *Slack* limits lateness:
 
     prefill slack = earliest due first token - now - T_prefill(waiting requests)
     decode slack = earliest due next token - now - T_prefill(waiting requests) - T_decode(batch)
@@ -9,9 +9,9 @@ Slack must stay positive even if serving first waits until a rollout step yields
 meet the smallest TTFT budget.
 
 *Regret* limits how much slower requests become. From a request's arrival on, rollouts may use the device only for a
-share of the time that the request takes alone. While there is no request, the expected wait of the next request counts.
-It is half of the time that a running step takes to yield. If it is k times the allowed wait, steps run only 1/k of the
-time."""
+share of the time that the request takes alone. While there is no request, the expected wait of the next request is
+limited. It is half of the time that a running step takes to yield. If the expected wait is k times the allowed wait,
+rollout steps run only 1/k of the time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -193,7 +193,7 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool) -> Hold:
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """Return two waits of the next request until a step yields, in ns: the expected one, and the longest allowed."""
+    """Return how long the next request waits until a step yields, in ns: (expected wait, longest allowed wait)."""
     known = (load.usual_prefill_ns, load.largest_prefill_ns, load.ttft_budget_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)

@@ -4,11 +4,11 @@
     T_decode = a + b * batch + c * context
 
 A pair is a new token and an earlier token that it attends to. The fits use least squares with coefficients of at least
-0 (Lawson and Hanson, "Solving Least Squares Problems", chapter 23). A step replaces old knowledge only in its own
-direction: a batch that stays the same says nothing about other batches (directional forgetting; Cao and Schwartz,
-"A directional forgetting algorithm based on the decomposition of the information matrix", Automatica 36, 2000). Huber's
-rule limits outliers. Several outliers in a row on one side mean that the device changed: the fit begins anew. Before a
-fit is ready, the prediction is scaled up from the largest observation."""
+0 (Lawson and Hanson, "Solving Least Squares Problems", chapter 23). New steps make the fit forget older steps with
+similar features, but not what it learned from other steps (directional forgetting; Cao and Schwartz, "A directional
+forgetting algorithm based on the decomposition of the information matrix", Automatica 36, 2000). Huber's rule limits
+outliers. Several outliers in a row on one side mean that the device changed: the fit begins anew. Before a fit is
+ready, the prediction is scaled up from the largest observation."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class _Group(NamedTuple):
 
 
 class Waits:
-    """Records an engine's waits: one event per second, lease and reason. `lease_at(ns)` returns (lease id, step)."""
+    """Records an engine's waits: one event per second, lease and reason. `lease_at(ns)` returns (lease id, RL step)."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class Waits:
 
 
 class Accountant:
-    """Records a device's time as slices without gaps or overlaps. Slices also end where leases or runs end.
-    `takes_over`: a former agent has already recorded the time until `began_ns`."""
+    """Records a device's time as slices without gaps or overlaps. A slice ends when a lease or a run begins or ends.
+    If `takes_over`, a former agent has already recorded the time until `began_ns`."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Accountant:
 
     def _delayed_ns(self) -> int:
         """Return by how many ns rollouts delayed serving's steps since the last slice. If the measured delay is
-        negative, return 0 now, and make later results smaller by as much."""
+        negative, return 0, and carry the negative delay over to the next slice."""
         engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
         new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
         self._delayed_seen = engine, delayed_ns
@@ -221,8 +221,8 @@ class Accountant:
         return told_ns
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
-        """Return the id and the RL step of the lease in force at `at_ns`, or (None, None). With `last`, return those of
-        the last lease that was granted until `at_ns`, even if it has ended."""
+        """Return (id, RL step) of the lease in force at `at_ns`, or (None, None). If `last`, use the newest lease that
+        was granted at or before `at_ns`, even if this lease has ended."""
         lease_and_step: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):

@@ -19,8 +19,8 @@ _NOTHING_KNOWN = {"prompt_tokens": 0, "output_tokens": 0, "e2e_ns": 0, **_TIMES}
 
 
 class RequestRecorder:
-    """Records requests that ended after `began_ns` (monotonic), at most `per_s_max` rows per second. `takes_over`: a
-    former agent has already recorded the earlier requests."""
+    """Records requests that ended after `began_ns` (monotonic), at most `per_s_max` rows per second. If
+    `takes_over`, a former agent has already recorded the earlier requests."""
 
     def __init__(
         self,
@@ -112,8 +112,8 @@ def _outcome(record: RequestRecord) -> Literal["completed", "failed", "aborted"]
 
 
 def sampled(requests: Sequence[Request], rows: int, window_ns: int, draw: random.Random) -> Iterator[Request]:
-    """Yield a sample of about `rows` requests. The field `requests` of each says how many similar requests it stands
-    for. Similar requests have the same outcome, class, lease and window of arrival."""
+    """Yield a sample of about `rows` requests. Each sampled request stands for several similar requests, and has their
+    number in its field `requests`. Similar requests arrived in one window, with the same class, lease and outcome."""
     if len(requests) <= rows:
         yield from requests
         return

@@ -1,8 +1,8 @@
 """Divides device time exactly among seven buckets.
 
-In a span in which rollouts ran on credit (see `policy.credit`), the rollout bucket gets the time of their work, spread
-evenly over the span, and serving gets the rest. In other spans, parties that work at the same time get equal parts.
-Time in which no party works is `headroom` if a rollout step waits, else `idle`."""
+While rollouts run on credit (see `policy.credit`), they work beside serving. Their work counts as evenly spread over
+this time: `rollout` gets the time of the work, and `serving` gets the rest. Otherwise, parties that work at the same
+time get equal parts. If no party works, the time is `headroom` while a rollout step waits, else `idle`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

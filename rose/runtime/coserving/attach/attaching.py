@@ -1,4 +1,4 @@
-"""Attaches a running engine to a page through SGLang's `/set_internal_state` and `/server_info`, and releases it."""
+"""Attaches a running engine to an arbiter page, and detaches it, through SGLang's HTTP server."""
 
 import http.client
 import secrets
@@ -95,7 +95,7 @@ class OwnedEngine:
                 raise
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
-        """Detach the engine. Return its state before that. If `by_owner`, no agent attaches the engine again."""
+        """Detach the engine, and return its former state. If `by_owner`, no running agent attaches it again."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
         return state

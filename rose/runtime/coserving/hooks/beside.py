@@ -51,7 +51,7 @@ class BesideServing:
         return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self.layer_ns)
 
     def begin_layer(self) -> None:
-        """Add a layer's predicted work to the count when the layer begins. So serving never reads too low a count."""
+        """Add a layer's predicted work to the count before the layer runs, so that the count is never too low."""
         self._layers = 1
         self._leave_idle_class()
         self._counted_ns = self.layer_ns

@@ -188,8 +188,8 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Set how many tokens rollouts may prefill in one step, and return this number. If serving wants the device and
-        gives credit, the tokens fit in `credit_ns`. Otherwise, serving waits for them no longer than is allowed."""
+        """Set how many tokens rollouts may prefill in one step, and return this number. On credit, `credit_ns` must
+        suffice for CREDIT_LAYERS_OF_CHUNK layers of the step. Otherwise, the regret share may limit the number."""
         fits, preemptible = None, self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK) or 0
@@ -305,8 +305,8 @@ class RolloutGate:
             time.sleep(seconds)
 
     def _time_layers(self, layers_left: int) -> None:
-        """Measure how long the layers of a step take on the GPU. Called before each layer, when `layers_left` layers
-        have not begun. While the GPU's queue is full, the time between two calls is that of one layer on the GPU."""
+        """Measure how long a step's layers take on the GPU. Called before each layer; `layers_left` layers have not
+        begun. While the GPU's queue is full, the GPU completes exactly one layer between two calls."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()
@@ -329,8 +329,8 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record a yield if the system took the core away, which the thread's CPU clock shows. If serving began to want
-        the device since the last call, return for how many ns the engine computed after that. Otherwise return None."""
+        """Record a yield if the thread's CPU clock shows that the system took the core away. If there was no yield, and
+        serving began to want the device after the last call, return the engine's computing time since then, in ns."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page

@@ -208,7 +208,7 @@ class ServingPlugin:
 
 
 def linked_page(number: int) -> Path:
-    """Return the page path in the link `number`. If there is no such link, return the path that the link would have."""
+    """Return the path that the link `number` points to, or the link's own path if the link does not exist."""
     link = Path(f"{PAGE_LINK}{number}")
     with suppress(OSError):  # Read, not followed: the kernel may forbid following another user's link.
         return link.readlink()

@@ -22,8 +22,8 @@ _USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
 
 class EngineTelemetry:
-    """Measures the time of an engine's steps, without interruptions. With the overlap schedule, a step begins before
-    the previous step ends. The number of a step therefore tells which begin and which end belong together."""
+    """Measures how long an engine's steps take, and subtracts interruptions. With the overlap schedule, a step begins
+    before the previous step ends. Therefore, each begin and each end is reported with the number of its step."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self.kind = view, page, party, kind
@@ -324,7 +324,7 @@ class ServingTelemetry(EngineTelemetry):
             self._counts[late] += 1
 
     def say(self, just_stepped: Sequence[Any] = ()) -> None:
-        """Write serving's load to the page. `just_stepped` has requests that the scheduler's running batch may lack."""
+        """Write serving's load to the page. Unfinished requests in `just_stepped` always count as running."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
@@ -439,7 +439,7 @@ class RolloutTelemetry(EngineTelemetry):
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """Return how many tokens can be prefilled in `limit_ns`, or None. Only the time of layers counts, if known."""
+        """Return how many tokens can be prefilled in `limit_ns`, or None. If layer times are known, only they count."""
         times = self.layer_times if self.layer_times.prefill.fitted else self.times
         return times.prefill_tokens_within(limit_ns, self._view.chunked_prefix)
 

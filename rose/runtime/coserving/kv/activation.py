@@ -87,7 +87,7 @@ class SavedMemory:
 
 
 class Activation:
-    """Moves memory between two steps: `SavedMemory` when a lease begins, `PoolMemory` when requests need it."""
+    """Brings an engine's memory to its device, and releases it. Its methods are called only between two steps."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
@@ -99,8 +99,8 @@ class Activation:
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """Move the engine's memory to the device if it is away and needed. Return whether `SavedMemory` was moved.
-        `in_use` says whether the engine has requests. Raises NoRoomError, or RuntimeError if the move took too long."""
+        """Bring the engine's memory to the device if it is away. `PoolMemory` comes only if `in_use` (the engine has
+        requests). Return whether `SavedMemory` came. Raises NoRoomError, or RuntimeError if this took too long."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(lambda: self._memory.bring(self._page.lease().kv_budget_tokens), away=False)

@@ -51,7 +51,7 @@ class Blocks:
         return max(1, number * self.block), min(self.slots + 1, (number + 1) * self.block)
 
     def to_map(self, slots: int) -> list[int]:
-        """Return the lowest unmapped blocks that make `slots` slots usable, or all of them if there are too few."""
+        """Return which blocks to map, lowest first, so that `slots` slots (at most the whole pool) are usable."""
         chosen: list[int] = []
         missing = min(slots, self.slots) - self.mapped_slots
         for number in range(self.count):

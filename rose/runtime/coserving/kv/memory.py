@@ -115,9 +115,9 @@ class KvGuard:
         self.pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End the youngest requests until the others fit in `budget_tokens`, the budget now. If no request runs after
-        that, also end the first waiting request if it does not fit in `lasting_tokens`, the budget until the lease
-        ends. Return (number of ended requests, number of their tokens that stay in the prefix cache)."""
+        """End the youngest requests until the others fit in `budget_tokens`, the present budget. If only waiting
+        requests remain, and the first of them does not fit in `lasting_tokens`, end it: this lease's budget will stay
+        within `lasting_tokens`. Return (ended requests, number of their tokens kept in the prefix cache)."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))

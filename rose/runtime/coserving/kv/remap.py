@@ -88,7 +88,7 @@ class KvBuffers:
         self._reservations.clear()
 
     def _halves(self) -> list[tuple[Reservation, int]]:
-        """Return (reservation, piece at which block 0 begins) for each layer's keys and for each layer's values."""
+        """Return (reservation, index of the first piece) for the keys and for the values of each layer."""
         return [(one, first) for one in self._reservations for first in (0, self.blocks.count)]
 
 
@@ -199,7 +199,7 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
 
 
 def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
-    """Create the pool's buffers as `KvBuffers`, or log why that is impossible and create SGLang's."""
+    """Create the pool's buffers as `KvBuffers`, or log why that is impossible and create SGLang's buffers."""
     if (refused := _refusal(pool)) is None:
         try:
             device = torch.device(pool.device)

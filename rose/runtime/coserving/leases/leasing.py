@@ -43,7 +43,7 @@ class LastLease:
     expires_at_us: int = 0
 
     def end(self, anchor: Anchor | None = None) -> Lease | None:
-        """Return an event that ends the lease now, or at its expiry if that is past. None: the ledger has the end."""
+        """Return an event that ends the lease now, or when it expired. Return None if the ledger has the end."""
         if self.granted is None:
             return None
         now_us = max((anchor or Anchor.take()).now_us(), self.granted.at_us)
@@ -59,9 +59,9 @@ class LastLease:
 class Leasing:
     """Grants and ends the leases of one device. Times are monotonic ns. Not thread-safe.
 
-    `take_back` takes all turns off the engine and returns their number. If the lease `last` is open, the constructor
-    ends it. `ended_before` has leases of former agents. Each of these leases ended after the time up to which the
-    former agents recorded the device's use."""
+    `take_back` takes all turns off the engine and returns their number. `last` is a former agent's last lease. If it
+    has no end in the ledger, the constructor ends it. `ended_before` has former agents' leases that ended after the
+    device's last recorded slice."""
 
     def __init__(
         self,

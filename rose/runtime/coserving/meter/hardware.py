@@ -1,4 +1,4 @@
-"""Gives each device's hardware one id, so that no time is counted twice. Finds engines that run on another device."""
+"""Gives each device's hardware one id, so that no time is counted twice. Finds engines that run on the wrong device."""
 
 import os
 import socket
@@ -48,8 +48,8 @@ def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
 
 
 def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
-    """Return which GPUs a process with this environment sees, if GPU `number` is not among these. Otherwise return
-    None, also if the GPUs are unknown, as with MPS."""
+    """Return the names of the GPUs that a process with this environment sees. Return None if GPU `number` is one of
+    them, or if they are unknown, as with MPS."""
     visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
     alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
     if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):

@@ -194,7 +194,7 @@ def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def survey() -> tuple[list[tuple[str, str]], str]:
-    """Return each GPU's (name, way to read its power), and a text that gives the reason if there are no GPUs."""
+    """Return (name, how its power is read) for each GPU, and a text that explains why the list may be empty."""
     try:
         pynvml.nvmlInit()
         cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]

@@ -25,7 +25,7 @@ class EngineWeights:
     def of(
         cls, model_runner: Any, manifest: Manifest, ranks: Ranks, parameters: Mapping[str, torch.Tensor] | None = None
     ) -> EngineWeights:
-        """Return the engine's weights. Raises TransferError if they do not fit the model's numbers of heads."""
+        """Return the engine's weights. Raises TransferError if a parameter has an unexpected number of rows."""
         from rose.transfer.layout.fused import hf_views
 
         config = model_runner.model_config

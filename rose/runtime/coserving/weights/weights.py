@@ -193,7 +193,7 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Return how weights differ from the manifest, or None. Hash nothing if the fingerprints are `expected`."""
+        """Return how weights differ from the manifest, or None. If the fingerprints equal `expected`, skip hashing."""
         from rose.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
