@@ -1,4 +1,4 @@
-"""The access log has an event for each read of a ledger. If writing fails, `logged` warns."""
+"""The access log: events about reads of a ledger. If `logged` cannot write an event, it warns on stderr."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
 
 
 class AccessLog:
-    """Counts similar Access events, and writes one for all. Thread-safe. `writer` returns the ledger's writer."""
+    """Counts similar Access events, and writes one event per count. Thread-safe. `writer` returns a LedgerWriter."""
 
     def __init__(self, writer: Callable[[], LedgerWriter]) -> None:
         self._writer = writer
@@ -80,8 +80,8 @@ class AccessLog:
         self._thread.start()
 
     def count(self, event: Access) -> None:
-        """Count `event` without writing it. Every COUNTED_S seconds, events of the same reader, host and action are
-        written as one event with their number. If writing fails, they are kept until it works."""
+        """Count `event`. Every COUNTED_S seconds, one event with the count is written for each reader, host and action.
+        The counts are kept while the ledger's writer has an error."""
         host = event.peer and (event.peer.rpartition(":")[0] or event.peer)
         key = (event.who, host, event.action)
         with self._mutex:

@@ -37,7 +37,7 @@ class Ledger:
 
     @cached_property
     def seen(self) -> Seen:
-        """Return what was found in each file. The next verification does not read these files again."""
+        """Return the findings in each file. They let the next verification skip unchanged files."""
         from rose.ledger.files.examine import Seen
 
         return Seen()

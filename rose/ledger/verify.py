@@ -56,8 +56,8 @@ class Report:
 
 
 def verify(root: Path, seen: Seen, marks: Mapping[str, Sequence[int]]) -> Report:
-    """Verify the ledger at `root`. If `seen` has findings of earlier checks, only new and changed files are read,
-    otherwise every byte. The report has the links of the writers' chains at the seqs in `marks`."""
+    """Verify the ledger at `root`. Read every byte, or only new and changed files if `seen` has findings of earlier
+    checks. The report has the link of each writer's chain just before each seq in `marks`."""
     layout.check(root)  # It may be gone since it was opened.
     began_us = utc_us()
     with seen.lock:

@@ -111,8 +111,8 @@ class LedgerWriter:
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
         """Append an event and return its seq. If the queue is full, merge or only count the event, and return None.
 
-        With `durable` (None: the kind decides), the event is on disk when this returns. Raises LedgerError. A refused
-        event stays in the queue, so retry only with the same event_id."""
+        With `durable` (None: the kind decides), the event is on disk when this returns. After a LedgerError, the
+        event may still be in the queue, so retry only with the same event_id."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable
         control = wait or event.durable
@@ -136,7 +136,7 @@ class LedgerWriter:
         return seq
 
     def record_all(self, events: Sequence[Event]) -> None:
-        """Append all events or none, on disk when this returns. After a LedgerError, retry with the same event_ids."""
+        """Write all events to disk, or no event. After a LedgerError, retry with the same event_ids."""
         values = [(event.kind, rows.encode(event)) for event in events]
         with self._mutex:
             if self._pending_events >= self._queue_max:
@@ -345,8 +345,8 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Merge the power reading `before` into `named`: add energies, and average other values over time. A value that
-    either of them lacks becomes None."""
+    """Merge the power reading `before` into `named`: add energies, and average other values over time. A value that is
+    missing in either reading becomes None."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

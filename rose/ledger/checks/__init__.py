@@ -1,1 +1,1 @@
-"""The checks of `verify`: the chain of each writer, and the files that the ledger's own records name."""
+"""The checks of `verify`: the chain of each writer, and the ledger's records about its own files."""

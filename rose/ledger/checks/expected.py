@@ -18,7 +18,7 @@ UPKEEP_WRITERS = (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER)
 
 
 class Records:
-    """The events that record compaction and archiving. Thread-safe. They are read again if one seems to be missing."""
+    """The events that record compaction and archiving. Thread-safe. They are read again if an event seems missing."""
 
     def __init__(self, root: Path, seen: Seen) -> None:
         self._root, self._seen = root, seen
@@ -41,7 +41,7 @@ class Records:
                 self._manifests[self._last] = detail["file"].replace("compacted/", "").replace(".parquet", ".json")
 
     def lack(self, part: Part, manifest_sha256: str) -> str | None:
-        """Return a fault if no event of a compaction or archiving explains why `part` is in its place, else None."""
+        """Return None if compaction and archive events explain why `part` is in its place, else a fault."""
         with self._mutex:
             if (fault := self._lack(part, manifest_sha256)) is not None:
                 self._read()

@@ -173,7 +173,7 @@ def restore(
     until: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Events before this time, UTC.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Bring archived events back: all, or those of a period. Exit code 1: a file was not found in the archive."""
+    """Bring back all archived events, or the events of a period. Exit code 1: a file was not found in the archive."""
     with common.clear_errors(), common.progress_bar("Restoring"):
         from rose.ledger.growth.archive import restore as run
 

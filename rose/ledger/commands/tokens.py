@@ -79,7 +79,7 @@ def list_tokens(tokens: TokensOption, as_json: common.JsonOption = False) -> Non
 
 @token_app.command()
 def revoke(name: NameArgument, tokens: TokensOption) -> None:
-    """Make a token invalid now. To replace a token, create another one, hand it out, then revoke the first."""
+    """Make a token invalid now. To replace a token, create and hand out a new token, then revoke the old token."""
     from rose import tokens as store
 
     with common.clear_errors():

@@ -61,9 +61,8 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
 
 
 def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
-    """Return, for each writer, the seqs that were next when the receipts were taken. Give the result to `verify` as
-    `marks`. For each of these seqs, its report then has the link of the writer's chain just before it. `check` compares
-    these links with those in the receipts."""
+    """Return, for each writer, the next seq at the time of each receipt. Give the result to `verify` as `marks`. The
+    report then has the chain's link just before each of these seqs. `check` compares these links with the receipts."""
     marked: dict[str, set[int]] = {}
     for receipt in named.values():
         for writer, mark in receipt.writers.items():

@@ -1,8 +1,8 @@
 """The catalog: a DuckDB file with views and no data. So no reader has to wait for a writer's lock.
 
-All views are in the schema `internal`. The schema `main` shows other clients only the documented views. The sources are
-`stored_event` (all segments), `unrolled_stored_event` (segments that are in no roll-up) and the roll-ups. Any user of
-the folder may replace the file. So `connect` checks that every definition is right, or else makes the file again."""
+All views are in the schema `internal`. For other clients, the schema `main` repeats the documented views. The sources
+are `stored_event` (all segments), `unrolled_stored_event` (segments that are in no roll-up) and the roll-ups. Any user
+of the folder may replace the file. So `connect` checks all definitions, and makes a new file if they are wrong."""
 
 import errno
 import functools
@@ -75,7 +75,7 @@ quoted = sources.quoted
 
 
 def connect(root: Path | str) -> Connection:
-    """Return a connection, in UTC, to the ledger as it is now. Close it soon: a later compaction removes files."""
+    """Return a connection, in UTC, to the ledger as it is now. Close it soon: compaction removes files that it uses."""
     root = layout.check(root)
     connection = database.empty()
     try:
@@ -130,7 +130,7 @@ def _attach_new(connection: Connection, root: Path) -> None:
 
 
 def refresh(root: Path | str) -> bytes:
-    """Replace the catalog by one that reads all present parts, and return its bytes. Raises LedgerError or OSError."""
+    """Update the catalog to read all current parts, and return its bytes. Raises LedgerError or OSError."""
     root = layout.check(root)
     try:
         selects = sources.selects(root)
@@ -167,8 +167,8 @@ def refresh_sound(root: Path) -> None:
 
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
-    """Make the daily views of `connection` show the sums of all events up to `until`, as a roll-up would store them.
-    The records in the view `retry` repeat other records, so they are not counted."""
+    """Limit the daily views of `connection` to events up to `until`. They then show what a roll-up would store. Records
+    in the view `retry` are not counted, because they repeat other records."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
@@ -310,7 +310,7 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
 
 
 def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
-    """Return a catalog's bytes. It begins as `start` (None: empty), and `fill` adds to it. Any error is an OSError."""
+    """Return the bytes of `start` (None: an empty catalog) after `fill` has added to it. Every error is an OSError."""
     with _building() as path, database.empty() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:

@@ -1,9 +1,9 @@
 """The signed content of a writer: a digest of its events, independent of Parquet, and the chain of these digests.
 
 A digest is the SHA-256 of a tag, the number of rows, and the columns that have values, sorted by name. A column is
-hashed as its name, its type and its number of values; then, unless all rows have values, a bit for each row; then the
-values in the order of seq. A number takes 8 bytes (little endian), and a boolean 1 byte. Of texts, first all lengths
-are hashed (4 bytes each), then all UTF-8 bytes."""
+hashed in this order: name, type, number of values, a bit for each row (only if a row has no value), and the values in
+the order of seq. A number takes 8 bytes (little endian), and a boolean 1 byte. A column of texts takes the lengths of
+all texts (4 bytes each), followed by the UTF-8 bytes of all texts."""
 
 import hashlib
 import itertools
@@ -40,7 +40,7 @@ def rows_sha256(table: pa.Table) -> str:
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the digest of each range of rows, and what could not be checked. `first_seqs`: where each range begins."""
+    """Return the digest of each range of rows, and the structures not checked. The ranges begin at `first_seqs`."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = _places(file.metadata)
     unchecked: list[str] = []

@@ -47,7 +47,7 @@ class Seen:
         self._visited: set[tuple[str, str]] = set()
 
     def facts(self, path: Path, kind: str, look: Callable[[bytes], _T]) -> _T:
-        """Return `look(content)` for the file. The result is kept as `kind` until the file changes. Raises OSError."""
+        """Return `look(content)` for the file, cached under `kind` until the file changes. Raises OSError."""
         key = (kind, str(path))
         stat = path.stat()  # Before the bytes, so that a change meanwhile shows in the times.
         stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
@@ -58,7 +58,7 @@ class Seen:
         return cast(_T, entry[1])
 
     def once(self, path: Path, kind: str, look: Callable[[], _T]) -> _T:
-        """Return the result of `look`, called once per `path` and `kind`. `kind` must have a hash of each input."""
+        """Return `look()`, cached under `path` and `kind`. `kind` must contain a hash of each input of `look`."""
         key = (kind, str(path))
         if key not in self.entries:
             self.entries[key] = (), look()
@@ -180,8 +180,8 @@ def links(content: bytes) -> list[Link]:
 
 
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> Iterator[str]:
-    """Yield what is wrong with a segment's place in its chain. The segment itself states `previous_sha256` and
-    `first_seq`. By the segments before, these should be `sha256` and `next_seq` (None: unknown)."""
+    """Yield the faults of a segment's place in its chain. The segment states `previous_sha256` and `first_seq`. The
+    expected values, from the segment before, are `sha256` and `next_seq` (None: unknown)."""
     if sha256 is not None and previous_sha256 != sha256:
         yield "it does not follow the segment before it: a segment is missing, foreign or out of order"
     if next_seq is not None and first_seq != next_seq:

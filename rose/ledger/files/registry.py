@@ -1,8 +1,8 @@
 """The registry `writers.jsonl`: a line for each writer and each key, with the hash of the line before.
 
-The field `by` of a line names the key that signed the line. This signer endorses `key` for the writer. The endorsement
-counts if the signer may endorse keys of all writers, or if the signer is endorsed for this writer. The ledger's first
-key may endorse keys of all writers. A signer with this right also gives the right to `key` if `endorses` is set."""
+A line endorses `key` for its writer. The key `by` signs the line. The endorsement counts if `by` is endorsed for this
+writer, or may endorse keys of all writers. The ledger's first key may endorse keys of all writers. A key with this
+right gives the right to `key` by a line with `endorses`."""
 
 import hashlib
 import json
@@ -48,8 +48,8 @@ class Endorsements:
 def endorsements(
     registered: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
 ) -> Endorsements:
-    """Return the keys that may endorse keys of all writers, and the endorsed (writer, key) pairs, by the lines
-    `registered`. Trusted from the start are `endorsers` (if empty: the first key that signed a line) and `pairs`."""
+    """Return the keys that may endorse keys of all writers, and the endorsed (writer, key) pairs, according to
+    the lines. `endorsers` (if empty: the first key that signed a line) and `pairs` are trusted from the start."""
     signed = [line for line in registered if line.key and line.by]
     counted = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
     while True:
@@ -62,7 +62,7 @@ def endorsements(
 
 
 def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
-    """Add a line for `writer` and `key`, endorsed by `by`, unless it exists. A damaged registry does not change."""
+    """Add a line for `writer` and `key`, signed by `by`, if no such line exists. A damaged registry is not changed."""
     # A damaged registry must not stop a writer.
     with suppress(LedgerError):
         if not _names(lines(root), writer, key):
@@ -72,8 +72,8 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
-    """Endorse `key` for `writer` (None: for all writers that sign with it), by a signature with the key `by`. Return
-    the writers' names. With `endorses`, `key` may then endorse keys of all writers. Raises LedgerError."""
+    """Endorse `key` for `writer` (None: all writers that sign with `key`). The key `by` signs. Return the writers'
+    names. With `endorses`, `key` may then endorse keys of all writers. Raises LedgerError."""
     if not keys.is_public(key):
         raise LedgerError(f"{key!r} is not a public key of 64 hexadecimal digits; see `rose ledger verify`")
     with layout.locked(root / "locks" / ".writers.lock"):

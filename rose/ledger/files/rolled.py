@@ -2,7 +2,7 @@
 
 rollup/<generation>/coverage.json        the last epoch of each writer in the sums, and the SHA-256 of each file
 rollup/<generation>/daily_<name>.parquet the sums, a file for each daily view
-rollup/ids/<generation>.parquet          event ids of clients, and the record that counts for each id; never changed"""
+rollup/ids/<generation>.parquet          event ids of clients, each with the record that counts; never changed"""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Segments: Parquet files that never change. The name has the file's SHA-256; the header has the previous segment's."""
+"""Segments: immutable Parquet files. The name has the file's SHA-256; the header has the previous file's SHA-256."""
 
 import hashlib
 import io
@@ -42,9 +42,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Two notes about a writer's newest segment. The path of a segment is noted as `announced` before the segment is
-    written, and as `segment` afterwards. After a kill, one of the two is the newest segment. After a power cut, both
-    may be outdated."""
+    """Two paths that a writer notes: `announced` before it writes a segment, and `segment` afterwards. If the writer is
+    killed, the newest segment is at one of the two paths. After a power cut, both paths may be outdated."""
 
     segment: str | None = None
     announced: str | None = None
@@ -76,7 +75,7 @@ def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
 
 
 def put(root: Path, path: str, content: bytes) -> None:
-    """Announce and write a segment. A new epoch's folder appears together with it: DuckDB fails on empty folders."""
+    """Announce and write a segment. A new folder appears only with a segment in it: DuckDB fails on empty folders."""
     target = root / path
     folder = target.parent
     if place(path)[1] > 0:
@@ -124,7 +123,7 @@ def recover(root: Path, writer: str) -> Tail:
 
 
 def begin_epoch(root: Path, tail: Tail) -> Tail:
-    """Open the next epoch with a segment that has all columns and no rows: DuckDB fails if a pattern has no file."""
+    """Open the next epoch with a segment that has all columns and no rows: DuckDB fails on a pattern without files."""
     tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
     home = root / "live" / tail.writer
     if tail.epoch == 0:
@@ -217,7 +216,7 @@ def link(header: Header, sha256: str) -> Link:
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
-    """Return the file's columns that are in `columns`. It uses no threads: with them, pyarrow 26 aborts at exit."""
+    """Return the file's columns that are in `columns`. No threads are used: with threads, pyarrow 26 aborts at exit."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     return file.read([name for name in columns if name in file.schema_arrow.names], use_threads=False)
 

@@ -41,8 +41,8 @@ def of_nothing() -> dict[str, str]:
 def selects(
     root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
 ) -> dict[str, str]:
-    """Return the SELECT of each source view, in the order of their creation. With `until`, the views read only the
-    events that a roll-up of this extent covers. `files` (None: all) are the files to read. Paths begin with `place`
+    """Return the SELECT of each source view, in the order of their creation. With `until`, the views read only
+    events that a roll-up up to `until` covers. They read `files` (None: all files). Paths in the SQL begin with `place`
     (None: `root`)."""
     place = place or root
     newest, parts, whole = files or _lying(root)
@@ -116,8 +116,8 @@ def no_roll_up(name: str) -> str:
 def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
     """Return a SELECT of the events in the files of `patterns`, without rows that meet a condition in `apart`.
 
-    `whole` is a pattern whose first file has all columns. If it is given, query plans are ten times shorter. If there
-    are many merged files, columns that this version does not know are left out."""
+    `whole` is a pattern whose first file has all columns. With `whole`, query plans are ten times shorter. If there are
+    many merged files, the SELECT leaves out columns that this version does not know."""
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
     if sum(pattern.startswith("compacted/") for pattern in patterns) >= _MERGED_MANY:
         return parquet(root, patterns, _known_columns()) + where
@@ -159,7 +159,7 @@ def place(definition: str) -> Path | None:
 
 
 def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
-    """Return the files that these definitions read, or None if the ledger never had such files. Raises LedgerError."""
+    """Return the files that the views read, or None if the ledger never had all these files. Raises LedgerError."""
     parts: dict[str, list[Part]] = {}
     for part in _parts(definitions.get("stored_event", "")):
         parts.setdefault(part.writer, []).append(part)

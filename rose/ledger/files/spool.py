@@ -14,7 +14,7 @@ GATEWAY_WRITER = "gateway"
 
 
 def is_upkeep(writer: str) -> bool:
-    """Return whether any user's key may sign for this writer, because other events prove what its events say."""
+    """Return whether any user's key may sign for this writer: other events prove that the writer's events are true."""
     return writer in _UPKEEP - {"closing"} or writer.startswith(_UPKEEP_PREFIX)
 
 

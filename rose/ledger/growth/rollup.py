@@ -111,8 +111,8 @@ def _write(
 def _write_ids(
     ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the new event ids to a file, merged with some of the newest id files. `known` has the SHA-256 of each id
-    file, by path. Return this mapping for the id files that count from now on, and facts about the new file."""
+    """Write a file with the new event ids, and merge some of the newest id files into it. `known` has the SHA-256
+    of each id file, by path. Return the same mapping for the id files after the merge, and facts about the new file."""
     layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)

@@ -1,4 +1,4 @@
-"""Takes in segments from other hosts. Each must be the next one of its chain, and is written unchanged."""
+"""Receives segments from other hosts. Each segment must be the next in its chain, and is written unchanged."""
 
 import hashlib
 import os
@@ -40,7 +40,7 @@ class ChainEnd:
 
 
 class Receiver:
-    """Writes other hosts' segments into a ledger. Thread-safe. No process here can use the names of their writers."""
+    """Writes other hosts' segments into a ledger. Thread-safe. Local processes cannot use the names of the writers."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.folder = ledger.folder

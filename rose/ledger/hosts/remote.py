@@ -53,14 +53,14 @@ class RemoteLedger:
         headers, body = self._call("POST", "query", json.dumps(select).encode(), timeout_s + _CALL_S, QueryError)
         with suppress(pa.ArrowException):
             return result(pa.ipc.open_stream(body).read_all(), headers.get("X-Truncated") == "true")
-        raise ControllerError(f"what answers at {self.url} is no controller of ROSE; check the address")
+        raise ControllerError(f"{self.url} is not a ROSE controller; check the address")
 
     def _json(self, method: str, path: str, content: bytes | None = None) -> dict[str, Any]:
         _, body = self._call(method, path, content, _CALL_S, ControllerError)
         with suppress(ValueError):
             if isinstance(answer := json.loads(body), dict):
                 return answer
-        raise ControllerError(f"what answers at {self.url} is no controller of ROSE; check the address")
+        raise ControllerError(f"{self.url} is not a ROSE controller; check the address")
 
     def _call(
         self, method: str, path: str, content: bytes | None, timeout_s: float, refused: type[LedgerError]
@@ -88,7 +88,7 @@ class RemoteLedger:
         try:
             reason = str(json.loads(error.read(_ERROR_BYTES_MAX))["error"])
         except (ValueError, TypeError, KeyError):
-            return ControllerError(f"what answers at {self.url} is no controller of ROSE ({error.code})")
+            return ControllerError(f"{self.url} is not a ROSE controller ({error.code})")
         if error.code in _LATER:
             return ControllerAwayError(f"{self.url}: {reason}")
         return ControllerError(f"{self.url}: {reason}") if error.code in (401, 403) else refused(reason)

@@ -1,6 +1,6 @@
 """Runs users' SQL: one SELECT with limits on time and memory, in its own process (`query_worker`).
 
-This module imports neither DuckDB nor Arrow before that process has started."""
+This module imports DuckDB and Arrow only after the query was sent to that process."""
 
 from __future__ import annotations
 

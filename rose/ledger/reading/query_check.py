@@ -1,7 +1,7 @@
 """Checks, with DuckDB's own parser, that a user's SQL is one SELECT over the views of the catalog.
 
-Only listed kinds of table references, table functions and tables are allowed. All scalar functions are allowed, except
-listed ones that look at more than their arguments. DuckDB's lock-down (see `query_worker`) is the second defence."""
+Only listed kinds of table references, table functions and tables are allowed. Scalar functions are allowed, except
+listed functions that use more than their arguments. DuckDB's lock-down (see `query_worker`) is the second defence."""
 
 import functools
 import json

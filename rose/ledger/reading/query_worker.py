@@ -1,5 +1,5 @@
-"""The processes that run users' SQL, one for each query. The kernel denies them all writes to files, and limits their
-time and memory: DuckDB alone cannot interrupt a function call on one huge value."""
+"""Runs each query of a user in its own process. The kernel denies this process all writes to files, and limits its time
+and memory: DuckDB alone cannot interrupt a function call on one huge value."""
 
 import json
 import os
@@ -32,7 +32,8 @@ def serve(control: socket.socket) -> None:
     """Fork a process for each socket that arrives over `control`, until the other end is closed.
 
     The new process reads a Request, and answers with a line of JSON (`types`, `truncated` and `bytes`, or `error` and
-    `outcome`) and an Arrow IPC stream. If a signal ends it, this process answers `died` with the signal's number."""
+    `outcome`) and an Arrow IPC stream. If a signal ends the new process, this process answers `died` with the number of
+    the signal."""
     running: dict[int, socket.socket] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
     while True:

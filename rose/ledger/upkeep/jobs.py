@@ -74,7 +74,8 @@ class Last:
 
 
 def ledger_jobs(to: str | None = None, after_days: float | None = None, delete: bool = False) -> list[Job]:
-    """Return the jobs of a ledger. The archive job needs `to` and `after_days`. Raises LedgerError for one alone."""
+    """Return a ledger's jobs. If `to` and `after_days` are given, the jobs include the archive job. Raises LedgerError
+    if only one of these two arguments is given."""
     from rose.ledger.growth import archive, compaction, rollup
 
     listed = [
