@@ -1,4 +1,4 @@
-"""The interface for trainers: a run on an existing fleet. It needs torch only to publish weights, never Ray or SGLang.
+"""Lets a trainer open a run on an existing fleet. Publishing weights needs torch. Nothing here needs Ray or SGLang.
 
 with rose.client.open_run("http://127.0.0.1:30100", name="grpo", model="frozenlake-tiny") as run:
     run.publish(dict(model.named_parameters()))

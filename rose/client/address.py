@@ -12,13 +12,13 @@ class ClientError(UserError):
 
 
 class ControllerAwayError(ClientError):
-    """The controller did not answer or was busy for as long as the run may wait."""
+    """The controller did not answer, or was busy, for `away_s` seconds."""
 
     exit_code: ClassVar[int] = 1
 
 
 class RunLostError(ClientError):
-    """The base class of errors after which a run is lost, or must be resumed first."""
+    """The base class of the errors of a run that ended, expired, or was resumed by a newer client."""
 
     exit_code: ClassVar[int] = 1
 
@@ -32,7 +32,7 @@ class RunEndedError(RunLostError):
 
 
 class RunExpiredError(RunLostError):
-    """The run was silent for too long. It can be resumed."""
+    """The controller got no request of the run for too long. The run can be resumed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

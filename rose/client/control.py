@@ -34,7 +34,7 @@ def failure_of(status: int, answer: Any) -> tuple[Failure, str]:
 
 
 class RetryLimit:
-    """Limits repeats to `away_s` seconds. If `waits` is True, time in which the controller is busy does not count."""
+    """Limits the repeats of a request to `away_s` seconds. If `waits`, the controller's busy time does not count."""
 
     def __init__(self, url: str, away_s: float, *, waits: bool, then: str = RESUME) -> None:
         self._url, self._away_s, self._waits, self._then = url, away_s, waits, then

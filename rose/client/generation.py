@@ -40,7 +40,7 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Tokens of a streamed turn, which replace all earlier parts if `anew` is True. The last part has `generation`."""
+    """Tokens of a streamed turn. If `anew` is True, they replace all earlier parts. The last part has `generation`."""
 
     output_ids: list[int]
     logprobs: list[float]
@@ -78,8 +78,8 @@ def judged(
     correct: Sequence[bool] | None = None,
     answer_tokens: Sequence[int] | None = None,
 ) -> list[Trajectory | Verdict]:
-    """Return a `Trajectory` and a `Verdict` for each single-turn generation. Rewards from `threshold` on are accepted.
-    `trainer_version` is the version that is trained. By default, all tokens are answer tokens. Raises ClientError."""
+    """Return a `Trajectory` and a `Verdict` per single-turn generation. Rewards of `threshold` or more are accepted.
+    Staleness is counted from `trainer_version`. By default, all output tokens are answer tokens. Raises ClientError."""
     for name, values in (("rewards", rewards), ("correct", correct), ("answer_tokens", answer_tokens)):
         if values is not None and len(values) != len(generations):
             raise ClientError(f"{name} has {len(values)} values for {len(generations)} generations: give one for each")

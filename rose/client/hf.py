@@ -11,8 +11,8 @@ from rose.client.run import Run
 
 
 class PublishCallback(TrainerCallback):  # type: ignore[misc]
-    """Publishes to `run` each time after `every` optimizer steps, and at the end. If the run has no version,
-    also publishes at the start. LoRA adapters are merged. Errors of `Run.publish` end the training."""
+    """Publishes the model to `run` each time `every` optimizer steps are done, and after training. If the run has no
+    version, also publishes at the start. LoRA adapters are merged. Errors of `Run.publish` end the training."""
 
     def __init__(self, run: Run, every: int = 1) -> None:
         if every < 1:

@@ -26,7 +26,7 @@ _FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """A published version. A LoRA adapter changed the tensors `merged`. The type of the tensors `rounded` changed."""
+    """A published version. Tensors in `merged` were changed by a LoRA adapter. Tensors in `rounded` got a new type."""
 
     version: int
     merged: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Publication:
 
 
 class WeightOrigin:
-    """Publishes versions, stored in `folder`, with the other ranks. Raises TransferError if `folder` is in use."""
+    """Publishes versions from `folder`, together with the other ranks. Raises TransferError if the folder is in use."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class WeightOrigin:
         self.url = self._server.url
 
     def publish(self, weights: Weights, version: int) -> Publication:
-        """Publish a version. All ranks call this at once. If one fails, all raise its error, and none publishes."""
+        """All ranks call this at once to publish a version. If one fails, all raise its error and publish nothing."""
         from rose.transfer.package.parts import Writer
         from rose.transfer.sources.published import read
         from rose.transfer.sources.sharing import Offer, cuts, offers, share
@@ -133,7 +133,7 @@ def make_folder(folder: Path) -> None:
 
 
 def address_towards(url: str) -> str:
-    """Return the address of this host that the server at `url` sees. Raises ClientError."""
+    """Return the address from which this host connects to the server at `url`. Raises ClientError."""
     parts = urlsplit(url)
     try:
         addresses = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)

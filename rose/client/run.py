@@ -258,7 +258,7 @@ class Run:
 
         first, *others = versions = self._ranks.share(choose)
         if any(other != first for other in others):
-            raise ClientError(f"version is {versions} on the ranks of the trainer: give the same version on all")
+            raise ClientError(f"version is {versions} on the ranks: give the same version on all ranks")
         return first
 
     def _announce(self, origin: WeightOrigin, version: int) -> None:
@@ -267,8 +267,8 @@ class Run:
             self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Record events durably. Events with the same `event_id` count once. By default, the id of a verdict is made
-        from its trajectory and verifier, and the id of another event from its step or trajectory."""
+        """Record events durably. Events with the same `event_id` count once. Default ids: `step-STEP` for a step, the
+        trajectory's id for a trajectory, and `TRAJECTORY/VERIFIER` for a verdict."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -365,7 +365,7 @@ class Run:
                 pass
 
     def _resume(self, error: RunLostError, fence: int, away_s: float, *, waits: bool) -> None:
-        """Resume the run after `error`, or raise what prevents this. Repeated requests have one key and one answer."""
+        """Resume the run after `error`, or raise the error that prevents this. Repeated requests have the same key."""
         with self._resuming:
             address = self.address
             if address.fence != fence:

@@ -28,7 +28,7 @@ Sampling = Mapping[str, Any]
 
 
 class TurnLabels(TypedDict, total=False):
-    """The labels of a turn. `version_min` is the oldest allowed policy version (default: the run's bound)."""
+    """The labels of a turn. `version_min` is the oldest allowed policy version (default: from `staleness_max`)."""
 
     trajectory_id: str | None
     group_id: str | None
@@ -170,7 +170,7 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer came. The connection was open for `open_s` seconds; if `is_silent` is True, it is still open."""
+    """No answer came. `open_s` is the age of a connection that broke. `is_silent`: no data arrived in time."""
 
     def __init__(self, failure: Failure, reason: str, open_s: float = 0.0, *, is_silent: bool = False) -> None:
         super().__init__(reason)

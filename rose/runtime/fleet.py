@@ -115,7 +115,7 @@ class FleetPlan:
         return sorted(host_cores(self.config.device))
 
     def serving(self, device: DeviceConfig) -> EngineSpec:
-        """Return how to start a serving engine. Like the server of another owner, it starts without a page."""
+        """Return how to start a serving engine. It starts without a page, and is attached to its page later."""
         config = self.config.serving_on(device)
         memory = self._memory_arguments(device, self.config.rollout, "serving")
         number = [other.id for other in self.config.device if other.pool == "serving"].index(device.id)

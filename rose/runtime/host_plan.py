@@ -27,7 +27,7 @@ class HostPlan:
 
     @property
     def own(self) -> FleetConfig:
-        """Return the configuration of this host alone. The names of its ledger writers contain the field `host`."""
+        """Return the configuration of this host alone. Its field `host` is part of the names of its ledger writers."""
         name = self.host if self.config.hosts else self.config.host
         return self.config.model_copy(
             update={"device": places.devices(self.config, self.host), "host": name, "hosts": []}

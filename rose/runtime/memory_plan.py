@@ -130,7 +130,7 @@ class MemoryPlan:
             for role, tokens in pools.items():
                 if tokens < 1 and (role == table or device.pool == "serving"):
                     raise DeviceMemoryError(
-                        f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no {role} token: raise kv_bytes"
+                        f"device {device.id!r}: kv_bytes {device.kv_bytes} cannot hold a {role} token: raise kv_bytes"
                     )
             if device.pool != "serving" or more_ranks(self.config.serving_on(device).extra_args) is None:
                 self._check_room(device, rollout, free_bytes)
@@ -180,15 +180,15 @@ def trainer_device(config: FleetConfig) -> DeviceConfig | None:
 
 
 def free_memory(gpus: Sequence[int]) -> dict[int, int]:
-    """Return the free bytes of each GPU, as a separate process sees them. Raises DeviceMemoryError."""
+    """Return the free bytes of each GPU, measured by another process. Raises DeviceMemoryError."""
     command = [sys.executable, "-c", _ASK_FREE, *map(str, gpus)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise DeviceMemoryError(f"GPUs {list(gpus)} did not say within {_ASK_TIMEOUT_S} s how much memory is free")
+        raise DeviceMemoryError(f"the free memory of GPUs {list(gpus)} could not be read within {_ASK_TIMEOUT_S} s")
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise DeviceMemoryError(f"GPUs {list(gpus)} cannot be asked how much memory is free: {reason}")
+        raise DeviceMemoryError(f"the free memory of GPUs {list(gpus)} cannot be read: {reason}")
     return {int(index): int(free) for index, free in json.loads(done.stdout.strip().splitlines()[-1]).items()}
 
 

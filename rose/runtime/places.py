@@ -50,7 +50,7 @@ def route(origin: HostConfig, destination: HostConfig) -> str:
 
 
 def route_to(config: FleetConfig, host: str, url: str) -> str:
-    """Return the kind of route (for prices) from `host` to a server. An unknown server counts as on the first host."""
+    """Return the kind of route from `host` to a server, for prices. Unknown servers count as if on the first host."""
     by_address = {known.address: known for known in hosts(config)}
     here = next(known for known in hosts(config) if known.name == host)
     return route(here, by_address.get(urlsplit(url).hostname, hosts(config)[0]))
@@ -65,7 +65,7 @@ def state_folder(config: FleetConfig) -> Path:
 
 
 def ledger(config: FleetConfig) -> Path:
-    """Return the ledger's path on the first host, or the spool's path on another host."""
+    """Return the path of the ledger. On hosts other than the first, it is a spool of events for the first host."""
     return config.ledger.expanduser().resolve()
 
 

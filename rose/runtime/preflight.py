@@ -36,7 +36,7 @@ def _refused(*kinds: type[Exception], before: str = "") -> Iterator[None]:
 
 
 def check(config: FleetConfig) -> None:
-    """Check a fleet that is all on this host. Raises PreflightError."""
+    """Check a fleet that has no other host than this host. Raises PreflightError."""
     check_archive(config)
     check_host(config)
     if config.gateway.port is not None:
@@ -183,7 +183,7 @@ def _check_trace(config: FleetConfig) -> None:
 
 
 def check_archive(config: FleetConfig) -> None:
-    """Raises PreflightError if this host can tell that `archive.to` cannot be used."""
+    """Check `archive.to` as far as this host can. Raises PreflightError."""
     from rose.ledger.growth import archive
 
     if config.archive.to is not None:

@@ -151,7 +151,7 @@ def test_a_serving_engine_of_several_ranks_is_not_taken_for_one_of_one_gpu(model
 
 def test_kv_bytes_that_hold_no_token_are_refused(model):
     made = fleet(lent={"kv_bytes": 100_000})
-    with pytest.raises(DeviceMemoryError, match="kv_bytes 100000 hold no serving token"):
+    with pytest.raises(DeviceMemoryError, match="kv_bytes 100000 cannot hold a serving token"):
         plan(made, model).check(made.device[0], 79 * GIB)
 
 

@@ -152,7 +152,7 @@ HELD_NS_MAX = 250_000_000
 
 
 class DeviceAgent:
-    """The agent of one device. It joins the fleet, unless `before` says that it takes over from former agents."""
+    """The agent of one device. With `before`, it continues the accounts of the device's former agents."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class DeviceAgent:
         self._control.start()
 
     def stop(self, *, leave: bool = False) -> None:
-        """End the lease. Without `leave`, also end the engine, and the device leaves the fleet. Safe to call twice."""
+        """End the lease. Unless `leave` is True, end the engine and record that the device left. Safe to call twice."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -303,7 +303,7 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Return why rollouts cannot use the device that they want, or None. Raises EngineError if the agent failed."""
+        """Return why rollouts cannot use this device although they want it, or None. Raises EngineError on failure."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
         failure = self._failure or self._control.failure or self._weights.failure or kept

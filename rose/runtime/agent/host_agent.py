@@ -24,8 +24,6 @@ _FIRST_LEASE_BITS = 40  # JSON readers keep such a number exactly
 
 
 class HostAgent:
-    """The agents of one host's devices."""
-
     def __init__(
         self,
         writer: LedgerWriter,
@@ -124,8 +122,8 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """Return the device's last lease. The next lease gets the next number. This host may know no lease although
-        another host does. Then the number is random, so that no lease id is used twice."""
+        """Return the device's last lease. The next lease gets the next number. If a spool has no lease of the device,
+        the returned number is random, because another host may have recorded leases with low numbers."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

@@ -1,4 +1,4 @@
-"""Keeps a rollout engine on a device. Takes over a running one or starts one, and waits longer after each failure."""
+"""Keeps a rollout engine on a device: takes over a running engine or starts one. Waits longer after each failure."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class RolloutEngine:
         self._thread.start()
 
     def stop(self, *, leave: bool = False) -> bool:
-        """End the engine, or leave it to the next agent (`leave`). Return whether it was alive. Safe to call twice."""
+        """End the engine, or `leave` it to the next agent. Return whether it was alive before. Safe to call twice."""
         self._leaving |= leave
         self._stopping.set()
         if leave and self._newest is not None:
@@ -339,10 +339,10 @@ class RolloutEngine:
 
 
 def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
-    """End a lease that the last agent left open. Raises LedgerError, or UserError if the device is still a member."""
+    """End the last agent's open lease. Raises LedgerError, or UserError if the device is still in the fleet."""
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:
         writer.record(end)
     if predecessor(root, run_id, device_id, anchor or Anchor.take()) is not None:
-        raise UserError("its agents had ended earlier, and nobody accounts for its time after that")
+        raise UserError("its agents had ended earlier, and its time after that is not recorded")

@@ -1,4 +1,4 @@
-"""The clock, accounts and leases that an agent takes over. The ledger alone says up to when time is recorded."""
+"""The clock, accounts and leases that an agent takes over. Only the ledger tells which time is recorded."""
 
 import json
 from collections.abc import Iterator
@@ -49,8 +49,8 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
     """Return the anchor (clock) that all agents of a device use until the host's next boot. The first agent after a
-    boot writes `anchor` to a file. If by this clock an event of the device in the ledger lies in the future, the agent
-    moves the clock forward to the event's time. Raises OSError or LedgerError."""
+    boot writes `anchor` to a file. If the device's newest event in the ledger is later than this clock's present time,
+    the agent first moves the clock forward to that event. Raises OSError or LedgerError."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
     with _reading(ledger, f"the newest event of device {device_id}") as connection:

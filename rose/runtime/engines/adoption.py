@@ -195,7 +195,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_ending(pid: int) -> bool:
-    """Return whether a process is gone or was killed. In SCHED_IDLE, a killed process keeps its locks for seconds."""
+    """Return whether a process is gone or was killed. In SCHED_IDLE, a killed process may take seconds to end."""
     try:
         fields = _stat(pid)
         status = Path(f"/proc/{pid}/status").read_text()

@@ -1,4 +1,4 @@
-"""A process that has loaded SGLang and forks engines, so that they start faster. Engines die with their requester."""
+"""Starts and calls the fork server: a process that has loaded SGLang, so that engines forked from it start faster."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def fork_engine(
     nice: int = 0,
     own_session: bool = False,
 ) -> DetachedProcess:
-    """Have the server fork an engine. The engine dies with this process, unless it is detached. Raises ForkError."""
+    """Have a server fork an engine, which dies with this process unless `environment` detaches it. Raises ForkError."""
     message = {"engine_arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
     message |= {"cores": list(cores), "nice": nice}
     request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):
         # The environment has secrets.
-        raise ForkError(f"no fork server of this user answers at {path}: its folder is gone, or others can open it")
+        raise ForkError(f"no fork server of this user answers at {path}: its folder is gone or other users can open it")
     try:
         requester = os.pidfd_open(os.getpid())
     except OSError as error:

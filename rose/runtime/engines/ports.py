@@ -1,4 +1,4 @@
-"""Finds TCP ports between those of Ray's workers (up to 19999) and of SGLang's ranks (from 22000)."""
+"""Finds free TCP ports from 20000 to 21999. Ray's workers use ports below this range, and SGLang's ranks above it."""
 
 import errno
 import random

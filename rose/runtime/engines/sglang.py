@@ -123,8 +123,8 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the engine. If `orphan_s` is None, the engine ends when this thread ends. If a fork server started it,
-        the engine ends with this process instead."""
+        """Start the engine. Without `orphan_s`, the engine ends when this thread ends, or, if a fork server started the
+        engine, when this process ends. With `orphan_s`, the engine outlives both."""
         spec = self.spec
         for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)

@@ -1,4 +1,4 @@
-"""Trains the first version of the built-in policy by imitation, because an untrained policy never reaches the goal."""
+"""Trains the built-in policy's first version to imitate a player, because an untrained policy never wins a game."""
 
 import dataclasses
 import hashlib
@@ -45,7 +45,7 @@ def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, s
 
 
 def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], device: str = "cpu") -> None:
-    """Train the policy to imitate the noisy player. Save it in `folder`. The result is reproducible on one machine."""
+    """Train a policy to imitate a player with random moves, and save it in `folder`. Reproducible on one machine."""
     import torch
     from torch.nn import functional
 

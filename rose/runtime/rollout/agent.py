@@ -109,7 +109,7 @@ class _Episode:
         self._trajectory.read(ids)
 
     def _is_rechecked(self) -> bool:
-        """Return whether to recheck the trajectory. The trajectory's id decides, so a second call returns the same."""
+        """Return whether to recheck the trajectory. Its id decides, so every call returns the same result."""
         if not self._rules.traits.rechecks or not self._trajectory.accepted:
             return False
         drawn = int.from_bytes(hashlib.sha256(self._trajectory.trajectory_id.encode()).digest()[:8]) / 2**64
@@ -123,7 +123,7 @@ class _Episode:
 
 
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
-    """Return a trajectory's event. `trainer_version` is the version that the trajectory trains."""
+    """Return a trajectory's event. Its staleness is counted from `trainer_version`."""
     counts = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
     return events.Trajectory(**_labels(trajectory), **counts, staleness=trajectory.staleness(trainer_version))
 

@@ -77,7 +77,7 @@ def _path(device_id: str | None) -> str:
 
 
 def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
-    """Return a client for a fleet: at `url`, else of `config`, else the only fleet on this host. Raises UserError."""
+    """Return a client of the fleet at `url` (default: `config`'s fleet or this host's only fleet). Raises UserError."""
     if url is not None:
         return ControllerClient(url, token or (None if config is None else config.gateway.token))
     if config is not None:

@@ -118,7 +118,7 @@ def listens(address: str) -> bool:
 
 
 class GcsWatch:
-    """Watches whether Ray's GCS, its central service, answers. While it is away, Ray cannot restart parts."""
+    """Watches whether Ray's central service, the GCS, answers. Without the GCS, Ray cannot restart parts of a fleet."""
 
     def __init__(self, address: str, host: str, look_s: float = 2.0) -> None:
         self._address, self._host, self._look_s = address, host, look_s

@@ -1,4 +1,4 @@
-"""A host of a fleet: agents, serving engines and forwarding. The process may be killed at any time."""
+"""Runs a host's agents and serving engines, and forwards its events. The process may be killed at any time."""
 
 import fcntl
 import os
@@ -272,7 +272,8 @@ class HostRunner:
             self._say(run.line())
 
     def _check(self, own: FleetConfig) -> None:
-        """Check this host. If the fleet file has no `[[host]]` tables, `rose up` has already checked it."""
+        """Check this host once per fleet run. If the fleet file has no `[[host]]` tables, `rose up` has checked it.
+        Then check only, after a boot, that owners' servers on GPUs answer."""
         # Ray or an earlier attempt may have narrowed this process's cores.
         with suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))

@@ -38,7 +38,7 @@ class Report:
 
 
 def dump(plan: object) -> str:
-    """Return a plan with its secrets as JSON, which another version of ROSE can read after an actor's restart."""
+    """Return a plan, with its secrets, as JSON. An actor that restarts with another ROSE version can read this JSON."""
     return TypeAdapter(type(plan)).dump_json(plan).decode()
 
 

@@ -90,7 +90,7 @@ class Fleet:
         return True
 
     def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> None:
-        """Wait until `part` is ready, or all parts if it is None. Raises DeploymentError if the fleet is ended."""
+        """Wait until `part` is ready (None: all parts). Raises DeploymentError if the fleet ends meanwhile."""
         last_texts: dict[str, str] = {}
         while True:
             reports = self.reports()
@@ -221,7 +221,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
 
 
 def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool = False) -> bool:
-    """End the fleet, and its Ray if `rose up` started that. Return whether the fleet ran. Raises UserError."""
+    """End the fleet, and its Ray if `rose up` started the Ray. Return whether the fleet ran. Raises UserError."""
     fleet_memory = FleetMemory(config)
     ran = False
     with fleet_memory.alone(say):
@@ -373,7 +373,7 @@ def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
 
 
 def _ray_address(config: FleetConfig) -> str | None:
-    """Return the address of the fleet's Ray, or None. Raises UserError if only another host knows it."""
+    """Return the address of the fleet's Ray, or None. Raises UserError if only the first host knows the address."""
     fleet_memory = FleetMemory(config)
     if (address := local_ray.find(fleet_memory.folder)) is not None:
         return address

@@ -14,6 +14,6 @@ WORDS = tuple(_TEXT.split())  #: Each is one token in current models' vocabulari
 
 
 def prompt_text(seed: str, tokens: int) -> str:
-    """Return `tokens` common words in an order from `seed`, so that prompts share no prefix."""
+    """Return `tokens` common words, drawn at random from `seed`, so that prompts share no prefix."""
     draw = random.Random(seed)  # noqa: S311 (traffic, not secrets)
     return " ".join(draw.choices(WORDS, k=tokens))

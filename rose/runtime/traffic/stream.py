@@ -14,7 +14,7 @@ class StreamError(Exception):
 
 @dataclass(slots=True)
 class Arrivals:
-    """When the tokens of one response arrived, in monotonic ns. A chunk's tokens arrive at one time."""
+    """When the tokens of one response arrived, in monotonic ns. All tokens of a chunk arrive at once."""
 
     sent_ns: int
     tokens: int = 0
@@ -53,7 +53,7 @@ async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
             continue
         if (payload := line[5:].strip()) == b"[DONE]":
             if finish is None:
-                raise StreamError(f"stream was done after {arrivals.tokens} tokens without a finish_reason")
+                raise StreamError(f"stream sent [DONE] after {arrivals.tokens} tokens without a finish_reason")
             if finish == "abort":
                 raise StreamError(f"server aborted the request after {arrivals.tokens} tokens")
             return

@@ -50,7 +50,7 @@ class Trainer:
         return self.policy.weights()
 
     def update(self, trajectories: Sequence[Trajectory]) -> StepStats:
-        """Learn from the trajectories in one pass. Leave out lost and stale ones, and groups of equal rewards."""
+        """Learn in one pass. Leave out lost and stale trajectories, and groups whose rewards are all equal."""
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
         used = [t for t in trajectories if t.trajectory_id not in dropped]

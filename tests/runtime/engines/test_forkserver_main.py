@@ -148,5 +148,5 @@ def test_no_server_is_started_or_asked_where_another_user_could_answer(tmp_path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other, (tmp_path / "log").open("wb") as log:
         other.bind(str(folder / "engines"))
         other.listen()
-        with pytest.raises(ForkError, match="its folder is gone, or others can open it"):
+        with pytest.raises(ForkError, match="its folder is gone or other users can open it"):
             fork_engine(folder / "engines", [], {}, log)

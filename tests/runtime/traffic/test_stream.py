@@ -63,7 +63,7 @@ def test_what_was_in_the_prefix_cache_is_known_where_the_server_says_so(details:
         (["data: [1]"], "invalid chunk"),
         (["data: {not json"], "invalid JSON: b'{not json'"),
         (['data: {"choices": [{"text": "x", "finish_reason": "abort"}]}', "data: [DONE]"], "aborted .* after 1 tokens"),
-        (["data: [DONE]"], "done after 0 tokens without a finish_reason"),
+        (["data: [DONE]"], "DONE\\] after 0 tokens without a finish_reason"),
         (['data: {"error": "busy"}'], "server sent an error: busy"),
         ([], "ended after 0 tokens without"),
     ],

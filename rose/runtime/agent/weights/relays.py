@@ -86,7 +86,7 @@ class Relays:
 
 
 def is_here(url: str) -> bool:
-    """Return whether the host of an HTTP URL has an address of this host."""
+    """Return whether an HTTP URL leads to this host."""
     with suppress(OSError, ValueError):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:

@@ -29,7 +29,7 @@ from rose.transfer.wire.receiver import Receiver
 @dataclass(frozen=True, slots=True)
 class Target:
     """A policy version, and the origin to fetch it from. `run_id` is empty if the version belongs to no run. `signer`
-    is the public key of whoever signed the version; None means that it is not signed."""
+    is the public key for the version's signature, or None if the version is not signed."""
 
     run_id: str
     version: int
@@ -62,7 +62,7 @@ class HeldRecord:
         self._next = staging / "next.json"
 
     def announce(self, manifest: Manifest) -> None:
-        """Record that from now on the engine may hold `manifest`'s version or the former one. Raises TransferError."""
+        """Record that the engine may now hold `manifest`'s version or its former version. Raises TransferError."""
         partial = self._staging / "next.partial"
         try:
             partial.write_bytes(manifest.to_bytes())
@@ -79,8 +79,8 @@ class HeldRecord:
         return Manifest.from_bytes(self._path(version).read_bytes())
 
     def candidates(self) -> Iterator[Manifest]:
-        """Yield manifests of the versions that a taken-over engine may hold: the confirmed one, then the announced one.
-        The announced one is recorded as confirmed before it is yielded. Raises OSError or TransferError."""
+        """Yield manifests of the versions that a taken-over engine may hold: first the confirmed version, then the
+        announced version, once it is recorded as confirmed. Raises OSError or TransferError."""
         for path in sorted(self._staging.glob("held-*.json")):
             yield Manifest.from_bytes(path.read_bytes())
         if self._next.exists():
@@ -121,7 +121,7 @@ class Phases:
     def ask(
         self, verb: Verb, version: int, dense_bytes: int, *, gives_way: threading.Event | None = None
     ) -> list[dict[str, Any]]:
-        """Run the phase `verb` on all ranks. Return the reports. Raises TransferError, also once `gives_way` is set."""
+        """Run phase `verb` on all ranks, and return their reports. Raises TransferError, also if `gives_way` is set."""
         with self.turn():
             engine_id = self._engine.spec.engine_id
             for stale in self._staging.glob(f"{version}.{verb}.*.json"):
@@ -232,8 +232,8 @@ class EngineSync:
         return reason
 
     def audit(self, gives_way: threading.Event | None = None) -> Sync | None:
-        """Check that the engine still has the weights that it acknowledged, and that the origin published these. If
-        not, return an event that describes the drift. Otherwise, or once `gives_way` is set, return None."""
+        """Compare the engine's weights with the version that it acknowledged, and this version with the origin's
+        version. Return an event if a difference is found. Otherwise, or once `gives_way` is set, return None."""
         if not (self.standing.held and self.standing.trusted):
             return None
         began = monotonic_ns()

@@ -118,7 +118,7 @@ def _text(error: Exception) -> str:
 
 
 def find_rose() -> None:
-    """Make `rose` importable from this file's folder, but no other package that lies beside `rose`."""
+    """Make only `rose` importable from the folder that contains it, not the other packages there."""
     folder = Path(__file__).resolve().parents[3]
     places = [str(folder)]
     spec = importlib.util.spec_from_file_location("rose", folder / "__init__.py", submodule_search_locations=places)
