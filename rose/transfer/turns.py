@@ -1,4 +1,4 @@
-"""Turns on a shared device. Long work is done in portions, and each portion takes one turn."""
+"""Turns on a shared device, not the turns of a run: each portion of long work waits for its turn."""
 
 from __future__ import annotations
 

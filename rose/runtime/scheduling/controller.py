@@ -358,7 +358,7 @@ def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
 
 
 def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, runs: Runs) -> None:
-    """If this process stalled for `late_ns`, more than 1 s, give agents and runs more time. Leases stay as they are."""
+    """If this process stalled for over 1 s, extend the deadlines of agents and runs by `late_ns`, but not leases."""
     if late_ns <= 1_000_000_000:
         return
     for worker in workers.values():

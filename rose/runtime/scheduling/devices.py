@@ -21,8 +21,8 @@ HOLD_NS = 1_000_000_000  # The next turn of a trajectory comes soon.
 
 
 def differs(reply: HeartbeatReply, previous: HeartbeatReply) -> bool:
-    """Return whether the agent needs `reply` after it got `previous`. If only the times in `wanted_ns` (how long
-    engines are wanted) differ, return True only if one of them has at least doubled."""
+    """Return whether the agent that has `previous` needs `reply`. The fields `seq` and `renew` do not count. A new time
+    in `wanted_ns` counts only if it is at least twice the old time."""
     skipped: dict[str, object] = {"seq": 0, "renew": [], "wanted_ns": {}}
     return (
         reply.model_copy(update=skipped) != previous.model_copy(update=skipped)
@@ -68,7 +68,7 @@ class Device:
         return self._answer is None or self._answer.seq != seen or differs(reply, self._answer)
 
     def answer(self, reply: HeartbeatReply, seen: int) -> HeartbeatReply:
-        """Return the reply with its number. The first number is the time, so numbers also rise after a restart."""
+        """Return the reply with its number. The first number is the UTC in us, so numbers also rise after a restart."""
         if self._answer is None or self.lacks(reply, seen):
             number = utc_us() if self._answer is None else self._answer.seq + 1
             self._answer = reply.model_copy(update={"seq": number})
@@ -76,7 +76,7 @@ class Device:
 
     @property
     def clock_offset_ns(self) -> int | None:
-        """Return the device's UTC minus the controller's, in ns (too small by the shortest delay of a message)."""
+        """Return the device's UTC minus the controller's UTC in ns, too low by the shortest delay of a message."""
         return max((offset_ns for _, offset_ns in self._offsets_ns), default=None)
 
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
@@ -98,7 +98,7 @@ class Device:
             self._device_time_ahead_ns = reading.device_time_ns - reading.utc_ns
 
     def clock_news(self) -> Clock | None:
-        """Return a clock event if one must be recorded now, else None. Slow drift is recorded at most every 60 s."""
+        """Return an event if the clock offset is new or changed by over 5 ms. Drift is recorded at most every 60 s."""
         offset_ns, recorded = self.clock_offset_ns, self._recorded
         if offset_ns is None:
             return None

@@ -25,7 +25,7 @@ _STRETCH_MAX, _DAY_S = 1e6, 86_400
 
 
 class BesideReport(Report):
-    """How much of a device rollouts used beside live requests in the last second, and how that slowed serving."""
+    """The device share of rollouts beside live requests in the last second, and the slowdown of serving."""
 
     share: float = Field(ge=0, le=1)  # Share of the device.
     stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, divided by that without rollouts.
@@ -63,7 +63,7 @@ class ClockReading(Report):
 
 
 class HostFacts(Report):
-    """The state of a host's event writer. A field is None if it is unknown, or if no events are forwarded."""
+    """The state of a host's event writer. A field is None if unknown, or if the host forwards no events."""
 
     events_dropped: Count | None = None  # Events that its writer merged or only counted.
     segments_waiting: Count | None = None  # Segments that the ledger's gateway lacks.
@@ -72,7 +72,7 @@ class HostFacts(Report):
 
 
 class Heartbeat(Report):
-    """An agent's report on a device, answered once the reply differs from reply `seen`, or after `hold_s` seconds."""
+    """An agent's report on a device. It is answered after `hold_s` seconds, or once reply number `seen` is outdated."""
 
     device_id: Id
     engines: Few[EngineReport]
@@ -122,7 +122,7 @@ class HeartbeatReply(Report):
 
 
 class PreemptRequest(Message):
-    """Takes the youngest turns off an engine until this frees `kv_tokens`, or all turns if `kv_tokens` is None."""
+    """A request to remove turns from an engine, youngest first, until `kv_tokens` are free (None: all turns)."""
 
     engine_id: Id
     kv_tokens: Count | None = None

@@ -1,4 +1,4 @@
-"""Explains why a turn waits, and why a device is not lent. Records the times without lending as `hold` events."""
+"""Explains why a turn waits, and why a device is not lent. Records `hold` events while it is not lent."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

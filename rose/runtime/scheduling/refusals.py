@@ -6,7 +6,7 @@ from rose.errors import UserError
 
 
 class RefusedError(UserError):
-    """The answer to a refused request. `param` is the wrong field. `kind` is a name of the error, for programs."""
+    """The answer to a refused request. `param` is the wrong field. `kind` is the error's name, for programs."""
 
     def __init__(self, status: int, message: str, param: str | None = None, kind: str | None = None) -> None:
         super().__init__(message)

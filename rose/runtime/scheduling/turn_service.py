@@ -50,7 +50,7 @@ class _Open:
 
 @dataclass(slots=True, eq=False)
 class TurnService:
-    """Brings turns to an answer. Calls `moved` with a run's id when a turn of the run arrives or loses its engine."""
+    """Runs turns until they have answers. Calls `moved` with the run's id when a turn arrives or loses its engine."""
 
     engines: EngineCalls
     queue: TurnQueue

@@ -76,12 +76,12 @@ class Worker:
         return now_ns - self.due_ns
 
     def model_since_ns(self, now_ns: int) -> int:
-        """Return when the engine began to work with its model. Before its first weights, return `now_ns`."""
+        """Return when the engine got its model's first weights. If it still waits for weights, return `now_ns`."""
         has_no_weights = self.model_ns and self.report.run_id is None and self.report.failed is None
         return now_ns if has_no_weights else self.model_ns
 
     def unable_ns(self, now_ns: int, version_min: int = 0) -> int:
-        """Return for how long the engine has had no lease, or has failed to get weights of `version_min` or newer."""
+        """Return the longer of two times: without a lease, and without weights of `version_min` since a failed sync."""
         unlent_ns = now_ns - self.lent_ns if self.report.borrowed and self.lease_id is None else 0
         lacks = self.report.run_id != self.assigned or self.report.policy_version < version_min
         return max(unlent_ns, now_ns - self.failed_ns if self.failed_ns and lacks else 0)
@@ -214,7 +214,7 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def lost(self, now_ns: int) -> list[InFlight]:
-        """Return the turns of agents that were silent too long. After a longer silence, forget their idle engines."""
+        """Return turns on engines whose reports are `LOST_NS` late. Forget idle engines that are `FORGET_NS` late."""
         for engine_id, worker in list(self.items()):
             if not worker.in_flight and worker.overdue_ns(now_ns) > FORGET_NS:
                 del self[engine_id]

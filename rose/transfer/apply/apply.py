@@ -32,8 +32,8 @@ def prepare(
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:
-    """Decode a staged version while the engine runs. `current` has the engine's tensors, and `regions` the box that
-    each one holds of its whole tensor (None: all). Each portion of the work takes one `turn`. Raises TransferError."""
+    """Decode a staged version while the engine runs. `current` has the engine's tensors. `regions` has their boxes in
+    the model's tensors (None: whole tensors). Each portion of work enters a `turn()`. Raises TransferError."""
     tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
         regions = {name: Region.whole(info.shape) for name, info in tensors.items()}

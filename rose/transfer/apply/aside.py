@@ -30,7 +30,7 @@ class Aside:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def read(self, name: str, tensor: torch.Tensor, turn: Turn = at_once) -> Bits:
-        """Return the tensor's bits in host memory. Do not change them. Each portion is copied in one turn."""
+        """Return the tensor's bits in host memory. Do not change the bits. Each portion is copied in a `turn()`."""
         dtype_name(name, tensor)
         if tensor.device.type == "cpu" and tensor.is_contiguous():
             return to_bits(name, tensor)

@@ -16,8 +16,8 @@ from rose.transfer.turns import Turn, at_once, portions
 def find_drift(
     views: Mapping[str, torch.Tensor], manifest: Manifest, regions: Regions | None = None, turn: Turn = at_once
 ) -> str | None:
-    """Compare the engine's tensors in `views` with the hashes in `manifest`. `regions` has the box that each one holds
-    of its whole tensor (None: all). Return a message about the first difference, or None. Raises TransferError."""
+    """Compare the engine's tensors in `views` with the hashes in `manifest`. `regions` has their boxes in the model's
+    tensors (None: whole tensors). Return a message about the first difference, or None. Raises TransferError."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:

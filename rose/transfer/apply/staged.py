@@ -58,8 +58,8 @@ class Staged:
     def open(
         cls, folder: Path, regions: Regions | None = None, turn: Turn = at_once, *, signer: str | None = None
     ) -> Staged:
-        """Open a folder of packages. Check that `signer` signed them (None: no check), and check the chunks that
-        `regions` need (None: the chunks that are there). Raises TransferError."""
+        """Open a folder of packages. Check that `signer` signed them (None: no check). Check the hashes of the chunks
+        that `regions` need (None: of the present chunks). Raises TransferError."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):
@@ -73,7 +73,7 @@ class Staged:
         present = {path.name for path in (folder / "chunks").glob("*")}
         # A chain that lost its last manifest has such chunks too.
         if odd := present - {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}:
-            raise TransferError(f"staged folder {folder} holds chunks {sorted(odd)} that are in none of its manifests")
+            raise TransferError(f"staged folder {folder} holds chunks {sorted(odd)} that its manifests do not list")
         for chunk in {chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}:
             if regions is not None or chunk.sha256 in present:
                 staged._check(chunk, turn)

@@ -1,9 +1,9 @@
 """The encoding `fast`. For each changed element it has the gap (the number of unchanged elements just before it), and
-the step (its change in ULPs, see `codec`). A step's sign and its length are stored apart.
+the step (its change in ULPs, see `codec`). The signs of the steps are stored first, then the gaps, then the lengths.
 
-Steps of length 1 are near, longer ones are far. If more than half are far, every step's length - 1 is stored. Otherwise
-two numbers are stored for each far step: how many near steps come just before it, and its length - 2. Numbers are Rice
-codes, whose parameter `k` adapts to earlier numbers. Bits are packed lowest first. Sequences begin at whole bytes."""
+Steps of length 1 are near, longer steps are far. If over half of the steps are far, the length - 1 of every step is
+stored. Otherwise each far step has two numbers: how many near steps come just before it, and its length - 2. Numbers
+are Rice codes, whose parameter `k` adapts to past numbers. Bits are packed lowest first. Parts begin at whole bytes."""
 
 import threading
 
@@ -120,7 +120,7 @@ def _adapt(total: Int) -> tuple[Int, Int]:
 
 @jit
 def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tuple[Int, Int, Int]:
-    """Append `value`, a code of `width` bits. `acc` holds `bits` bits that are not yet written to word `at` of `out`.
+    """Append `value`, a code of `width` bits, to `out`. `acc` has the last `bits` bits, for the unfinished word `at`.
     Return the new `at`, `acc` and `bits`."""
     acc |= _U(value) << _U(bits)
     bits += width

@@ -45,7 +45,7 @@ def encode(base: Bits, new: Bits, header: Header) -> Sent:
 
 
 def advance(base: Bits, new: Bits, header: Header) -> tuple[Sent, Inverse]:
-    """Encode a block's changes and apply them to `base`. Return their code and their inverse. Raises TransferError."""
+    """Encode a block's changes and apply them to `base`. Return (code, input for `undo`). Raises TransferError."""
     inverse: Inverse
     if header.encoding == "dense":
         sent = differences.count(base, new), b""

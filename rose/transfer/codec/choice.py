@@ -59,8 +59,8 @@ def duration_s(encoding: Encoding, size_bytes: float, amount: Amount, link: Link
 def may_be_chosen(
     encoding: Encoding, sizes: Mapping[Encoding, float], amount: Amount, link: Link, sampled: float = 0
 ) -> bool:
-    """Return whether `encoding` would be quick enough to be chosen even if its output were empty. `sizes` has the sizes
-    that are known. The time of a trial is added: it is `sampled` times the time for the whole array."""
+    """Return whether a trial of `encoding` is useful: an empty output would be quick enough. `sizes` has the known
+    sizes. The time of the trial is added. It is `sampled` times the time for the whole array."""
     if encoding != "planes" and amount.changed > _MOST * amount.elements:
         return False
     return duration_s(encoding, 0, amount, link) * (1 + sampled) <= _longest_s(sizes, amount, link)

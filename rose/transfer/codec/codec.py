@@ -1,11 +1,11 @@
 """Encodes an array of float bit patterns as its difference to a base, without loss. The receiver has the base.
 
-A delta has the positions of the changed elements, and their steps. A step counts in ULPs (from one float to the next)
+A delta has the position and the step of each changed element. A step says by how many floats (ULPs) the element moved,
 modulo 2**bits, so even a NaN payload is restored. `choice` takes the quickest encoding: `fast` (`bitcoding`), `small`
 (`grouping`), `planes`, or `dense`, which is the array itself.
 
 An encoded array is a `header`, and blocks if any element changed. If there are several blocks, each begins with two
-varints: its numbers of changed elements and of bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
+varints: changed elements and bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace

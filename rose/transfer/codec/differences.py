@@ -70,8 +70,8 @@ def count(base: Array, new: Array) -> Int:
 
 @jit
 def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
-    """Find the elements in which `new` differs from `base`. Write the step of each one, in [-half, half), and its gap:
-    the number of equal elements just before it. Return how many there are."""
+    """Find the elements in which `new` differs from `base`. Write each element's step, in [-half, half), and its gap:
+    the number of equal elements just before it. Return the number of changed elements."""
     places = np.empty(_FOUND_AT_ONCE + 4, np.int64)
     filled = 0
     before = -1
@@ -149,8 +149,8 @@ def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
 
 @jit
 def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) -> None:
-    """Write each element's group into `groups`: its exponent minus `low`, at least 0 and at most GROUPS - 1. After the
-    last element, write GROUPS, which is no group, up to the next multiple of 64."""
+    """Write each element's group into `groups`: its exponent minus `low`, at least 0 and at most GROUPS - 1. Then fill
+    `groups` up to a multiple of 64 with GROUPS, which is not a group."""
     least, most = np.uint8(low), np.uint8(min(low + GROUPS - 1, 255))
     for i in range(base.size):
         groups[i] = np.int64(base[i]) >> shift & mask
@@ -198,8 +198,8 @@ def collect(
     apart: Array,
     steps: Array,
 ) -> bool:
-    """Copy `base` to `new`, and apply the changes that `spread` described, sorted by group. `ends`: where each group
-    ends in `apart` and `steps`. `crossing`: `steps` has what `cross` wrote. Return False if a change does not fit."""
+    """Copy `base` to `new`, and apply the changes that `spread` described, sorted by group. `ends` says where each
+    group ends in `apart` and `steps`. If `crossing`, `cross` wrote `steps`. Return False if a change does not fit."""
     left, next_change = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     next_change[1:] = ends[:-1]

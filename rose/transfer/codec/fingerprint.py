@@ -23,7 +23,7 @@ _FIRST, _SECOND, _THIRD = (_U(factor) for factor in _FACTORS)
 
 
 def of_bits(bits: Bits, turn: Turn = at_once) -> int:
-    """Return the fingerprint of an array in host memory, read in C order. Each portion takes one turn."""
+    """Return the fingerprint of an array in host memory, in C order. Each portion is read in a `turn()`."""
     memory = np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
     whole = memory.size // _WORD_BYTES * _WORD_BYTES
     total = 0

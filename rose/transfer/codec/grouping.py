@@ -1,5 +1,5 @@
-"""The encoding `small`. Changes are grouped by the exponent that an element has in the base, which the receiver has
-too. Within a group, changes are spread evenly, so Rice codes are only a few percent longer than the entropy."""
+"""The encoding `small`. It groups changes by the element's exponent in the base; the receiver has the same base.
+Within a group, changes are spread evenly, so Rice codes are only a few percent longer than the entropy."""
 
 import numpy as np
 

@@ -19,7 +19,7 @@ _own = threading.local()
 
 
 def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
-    """Return how many elements changed, and the code: differing bits if over a quarter flip the sign, else steps."""
+    """Return (number of changes, code). A step is an XOR if over 1/4 of sampled changes flip the sign."""
     planes, crossing = _room(base.nbytes).reshape(base.itemsize, base.size), _crossing(base, new)
     changed, various = _split(base, new, crossing, planes)
     if not changed:
@@ -71,8 +71,8 @@ def _crossing(base: Array, new: Array) -> bool:
 
 @jit
 def _split(base: Array, new: Array, crossing: bool, planes: Array) -> tuple[Int, Int]:
-    """Write the planes of all steps. A step is the difference of an element's old and new bits (see `encode`). Return
-    how many elements changed, and a mask of the bits that are not the same in all steps."""
+    """Write the planes of all steps. A step is the XOR of old and new bits if `crossing`, else their difference. Return
+    the number of changed elements, and a mask of the bits that are not the same in all steps."""
     steps = np.empty(_AT_ONCE, base.dtype)
     changed: Int = 0
     first: Int = 0

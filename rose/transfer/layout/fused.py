@@ -40,7 +40,7 @@ def hf_views(
             views[name] = weight
             continue
         if sum(parts.values()) != weight.shape[0]:
-            raise TransferError(f"parameter {name!r} has {weight.shape[0]} rows, expected {parts}: check the heads")
+            raise TransferError(f"parameter {name!r} has {weight.shape[0]} rows, expected {parts}: check head counts")
         start = 0
         for part, count in parts.items():
             views[f"{path}.{part}.{leaf}"] = weight[start : start + count]

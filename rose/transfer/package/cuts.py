@@ -16,7 +16,7 @@ Elements = torch.Tensor | Callable[[], torch.Tensor]  # A function is called whe
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A box of a tensor, with its elements. `holders` are the ranks holding it at the largest tensor-parallel size."""
+    """A box of a tensor, with its elements. `holders`: the ranks that hold it at the largest tensor-parallel size."""
 
     info: TensorInfo
     region: Region

@@ -176,7 +176,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True, signer: str | None = None) -> Manifest:
-        """Parse and check a manifest that `signer` must have signed (None: no check of signatures). If not `whole`, it
+        """Parse and check a manifest that `signer` must have signed (None: not checked). If not `whole`, the manifest
         is one rank's part. Raises TransferError."""
         end = data.find(b"\n", 0, _SEAL_BYTES_MAX + 1)
         seal, _, signature = data[: max(end, 0)].partition(b" ")
@@ -282,7 +282,7 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
         raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
     ways = {(part.version, part.base_version) for part in parts}
     if len(ways) != 1:
-        raise TransferError(f"parts lead from and to different versions: {sorted(ways, key=str)}; publish them again")
+        raise TransferError(f"parts have different versions: {sorted(ways, key=str)} (version, base); publish again")
     pieces: list[PieceEntry] = []
     chunks: list[Chunk] = []
     for part in parts:

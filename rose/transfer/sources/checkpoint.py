@@ -35,7 +35,7 @@ class Checkpoint:
 
 
 def files_of(folder: Path) -> dict[Path, list[str]]:
-    """Return the files with the names of their tensors, or without names if all tensors count."""
+    """Return the files, each with its tensors' names (an empty list: all tensors of the file)."""
     if (index := folder / INDEX).exists():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:

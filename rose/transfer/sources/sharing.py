@@ -1,4 +1,4 @@
-"""Decides which trainer rank publishes which boxes. Each rank sees the offers of all, so all decide the same."""
+"""Decides which trainer rank publishes which boxes. Each rank sees the offers of all ranks, so all decide the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def offers(tensors: Mapping[str, RankTensor]) -> list[Offer]:
 
 def share(ranks: Sequence[Sequence[Offer]], model_names: Collection[str] | None) -> list[set[tuple[str, Region]]]:
     """Return the boxes that each rank publishes, as pairs (tensor's name, region). `ranks` has the offers of each rank.
-    If several ranks have a box, the one that has got the fewest elements so far publishes it. Raises TransferError."""
+    If several ranks have a box, the rank with the fewest elements so far publishes it. Raises TransferError."""
     shares: list[set[tuple[str, Region]]] = [set() for _ in ranks]
     load = [0] * len(ranks)
     names = set()

@@ -1,4 +1,4 @@
-"""The chunks of a store: files named by SHA-256. Several writers may share the lock, but a removal needs it alone."""
+"""The chunks of a store: files named by SHA-256. Writers share a lock. A removal needs this lock exclusively."""
 
 import fcntl
 import hashlib
@@ -26,7 +26,7 @@ class ChunkFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock while chunks are written. In the block, call `sync`, then add a manifest that lists them."""
+        """Share the lock while you write chunks. Inside the block, call `sync`, then add a manifest of the chunks."""
         with self._lock_file.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             self._put.clear()

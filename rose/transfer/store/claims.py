@@ -49,8 +49,8 @@ class Claims:
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Protect packages from removal for `ttl_s` seconds. Return the pin's id. A package may have been removed just
-        before, so check afterwards that all exist. Raises TransferError."""
+        """Protect packages from removal for `ttl_s` seconds. Return the pin's id. Then check that all packages exist:
+        one may have been removed just before the pin. Raises TransferError."""
         with self._locked():
             if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
                 raise TransferError(f"the store has {PINS_MAX} pins, the maximum; try again later")
@@ -124,8 +124,8 @@ def _read(path: Path, kind: type[_Claim]) -> _Claim | None:
 def unneeded(
     packages: Sequence[Package], *, anchors_kept: int, pinned: Collection[Sequence[str]], acknowledged: Iterable[int]
 ) -> list[Package]:
-    """Return the packages that can be removed. Kept are the newest `anchors_kept` anchors and all that follows them,
-    the chains in `pinned`, and the chains from the versions in `acknowledged` to the newest version."""
+    """Return the packages that can be removed. This keeps the newest `anchors_kept` anchors, all later packages, the
+    chains in `pinned`, and a chain from each pinned or acknowledged version to the newest version."""
     anchors = sorted(package.version for package in packages if package.base_version is None)
     oldest = min(anchors[-anchors_kept:], default=0)
     if not (old := [p for p in packages if (p.version if p.base_version is None else p.base_version) < oldest]):

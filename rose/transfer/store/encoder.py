@@ -1,6 +1,6 @@
-"""Encodes a version against the version before, against older ones (composite deltas), and as an anchor. Memory holds
-the newest version, and changes from which the older ones can be computed. Changes of neighbouring versions are merged,
-like carries in a binary counter, so that few sets of changes remain."""
+"""Encodes a version against the version before, against older versions (composite deltas), and as an anchor. Memory
+has the newest version, and sets of changes that lead back to the older versions. Sets of neighbouring versions are
+merged as in a binary counter, so that few sets remain."""
 
 import os
 import time

@@ -3,7 +3,7 @@
 VERSION-anchor.json, VERSION-from-BASE.json    manifests
 index.json                                     the packages and their sizes
 chunks/AB/AB...                                encoded pieces, by SHA-256
-parts/                                         what single ranks have written of an incomplete version
+parts/                                         manifests of single ranks, until the version is complete
 pins/, acks/                                   packages in use (`claims`)
 publisher.json                                 the number of the newest publisher (`fence`)
 store.lock                                     held for any change, except in chunks and parts
@@ -120,8 +120,8 @@ class VersionStore:
     def publish_part(
         self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Publish the pieces of one trainer rank, and call `written` once they are written. The rank that completes the
-        version gets its manifests, and all others get None. Raises TransferError."""
+        """Publish the pieces of one trainer rank, and call `written` once they are written. Return the manifests of the
+        version if this rank completes it, else None. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:

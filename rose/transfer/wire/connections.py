@@ -50,12 +50,12 @@ class Connections:
         """Register a socket before it connects. Raises ConnectionAbortedError after `interrupt`."""
         with self._lock:
             if self._interrupted:
-                raise ConnectionAbortedError("it was interrupted")
+                raise ConnectionAbortedError("the transfer was interrupted")
             self.forget(connection)
             self.open[connection] = sock.dup()
 
     def forget(self, connection: _Http) -> None:
-        """Close the second descriptor of a closed socket: until then, the server sees an open connection."""
+        """Close the second descriptor of a closed socket. While it is open, the server sees an open connection."""
         with self._lock:
             if (handle := self.open.pop(connection, None)) is not None:
                 handle.close()

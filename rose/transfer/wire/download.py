@@ -22,8 +22,8 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Download a chunk to `path`, or only the rest if its beginning is there. `progress` is called with the number of
-    bytes that may be passed on. The last byte is among them only after the chunk was checked. Raises TransferError."""
+    """Download a chunk to `path`, or only the rest if its beginning is there. `progress` gets the number of bytes that
+    may be passed on. Until the hash is checked, the number excludes the last byte. Raises TransferError."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:

@@ -48,7 +48,7 @@ class Route:
         try:
             route = msgspec.json.decode(data, type=cls)
             if route.pin is not None and not PIN.fullmatch(route.pin):
-                raise ValueError(f"pin {route.pin!r}")
+                raise ValueError(f"pin {route.pin!r} is not a valid id")
         except ValueError as error:
             raise TransferError(f"this is not the answer to a request for a pin ({error}); is this a weight store?")
         return route

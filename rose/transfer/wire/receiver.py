@@ -31,7 +31,7 @@ _LOCK = "lock"
 
 
 class Receiver:
-    """Fetches a run's versions, signed by `signer`. A fetch fails after `retries` retries that bring no new byte."""
+    """Fetches a run's versions, signed by `signer`. A request fails after `retries` retries without a new byte."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Receiver:
         route = persist(lambda: origin.route(version, have), self._retries)
         ends = (route.packages[0].base_version, route.packages[-1].version) if route.packages else None
         if ends not in ((None, version), (have, version)):
-            raise TransferError(f"{origin.url} leads from and to {ends}, but {(have, version)} was asked for")
+            raise TransferError(f"{origin.url} sent packages (from, to) {ends}, expected {(have, version)}")
         with self._pinned(route) as rates, self._pool(origin) as (pool, stopped):
 
             def manifest(package: Package) -> bytes:
@@ -137,8 +137,8 @@ class Receiver:
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[list[float]]:
-        """Renew the route's pin during the block, then give the pin up. Yield a list, to which the block appends its
-        rates of transfer (bytes/s). The origin is told the highest rate."""
+        """Renew the route's pin during the block, then release the pin. Yield a list, to which the block appends its
+        rates of transfer (bytes/s). The origin gets the highest rate."""
         rates: list[float] = []
         if (pin := route.pin) is None:
             yield rates

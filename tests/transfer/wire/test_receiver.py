@@ -195,9 +195,9 @@ def test_a_damaged_origin_is_refused_and_stages_nothing(tmp_path: Path, part: st
 @pytest.mark.parametrize(
     ("packages", "says"),
     [
-        ([], "leads from and to None, but"),
-        ([(2, 0)], r"leads from and to \(0, 2\), but \(1, 2\)"),
-        ([(1, None)], r"leads from and to \(None, 1\)"),
+        ([], r"sent packages \(from, to\) None, expected"),
+        ([(2, 0)], r"packages \(from, to\) \(0, 2\), expected \(1, 2\)"),
+        ([(1, None)], r"packages \(from, to\) \(None, 1\)"),
         ([(0, None), (2, 1)], "delta from version 1 cannot follow version 0"),
     ],
 )

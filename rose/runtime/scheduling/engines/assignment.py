@@ -127,7 +127,7 @@ PEAK_NS = 2_000_000_000  # A run counts with its peak of turns, since trajectori
 
 @dataclass(slots=True)
 class Load:
-    """The open turns of one run, and counts of the run. Times are monotonic nanoseconds."""
+    """The open turns of one run, and its counters. Times are monotonic nanoseconds."""
 
     turns: set[Turn] = field(default_factory=set)
     expected_ns: int = 500_000_000  # Mean time of a turn.
@@ -146,7 +146,7 @@ class Load:
         return min(self._versions, default=0)
 
     def renew(self, version_min: int) -> set[Turn]:
-        """Let turns whose requests set no `version_min` accept only this `version_min` or newer. Return these turns."""
+        """Raise the minimum version of turns to `version_min`, unless their request sets it. Return these turns."""
         older = (turn for turn in self.turns if turn.version_min < version_min)
         turns = {turn for turn in older if turn.request.labels.version_min is None}
         for turn in turns:

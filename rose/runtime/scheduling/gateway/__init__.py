@@ -1,3 +1,1 @@
-"""The HTTP interface of the controller."""
-
 from rose.runtime.scheduling.gateway.server import Gateway as Gateway

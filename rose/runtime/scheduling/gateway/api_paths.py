@@ -216,7 +216,7 @@ class Paths:
         return str(request.base_url).rstrip("/") + (f"/runs/{run_id}" if run_id else "")
 
     async def flush_cache(self, request: Request) -> Response:
-        """Return success if the run has no open turn. Nothing needs a flush: no cached prefix outlives its weights."""
+        """Return success if the run has no open turn. A flush is not needed: new weights use no old cached prefix."""
         run = self._service.known_run(request.scope)
         if turns := 0 if run is None else len(self._controller.loads[run.run_id].turns):
             raise RefusedError(400, f"the run has {turns} turns: wait until they end")
@@ -265,7 +265,7 @@ class Paths:
         return JSONResponse(answer | {"num_paused_requests": 0})
 
     async def pull(self, request: Request) -> Response:
-        """Record which folder a local copy stands for. A later `update` that names the copy publishes this folder."""
+        """Record the source folder of a local copy. A later `update` that names the copy publishes the source."""
         body = await _json(request)
         sglang.check_known(body, frozenset({"local_checkpoint_dir", "source_dir", "target_version"}))
         copy, source = _folder(body, "local_checkpoint_dir"), _folder(body, "source_dir")

@@ -80,7 +80,7 @@ class HttpServer:
 
 
 class _Protocol(LimitedProtocol):
-    """A protocol that reports when a client disconnects. No task has to wait for this."""
+    """A protocol that calls a function when a client disconnects, so that no task waits for the disconnect."""
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

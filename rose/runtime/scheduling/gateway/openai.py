@@ -320,7 +320,7 @@ class _Progress:
 
 
 def settled(text: str, endings: Sequence[str]) -> str:
-    """Return the text. If its last part may be the beginning of one of `endings`, this part is left out."""
+    """Return the text without a last part that may be the beginning of one of `endings`."""
     longest = max((len(ending) for ending in endings), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):
         if any(ending.startswith(text[-length:]) for ending in endings):

@@ -75,7 +75,7 @@ class FolderOrigins:
         task.add_done_callback(self._tasks.discard)
 
     async def publish(self, run: Run, weights: Path | None, version: int | None = None) -> int:
-        """Publish a folder, or the stored version if `weights` is None. Return the version."""
+        """Publish the folder `weights` (None: a version that is already stored). Return the version."""
         async with self._publishing.setdefault(run.run_id, asyncio.Lock()):
             checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
             if weights is not None and (delta_version := await self._run(_delta_version, weights)) is not None:

@@ -105,7 +105,7 @@ class Service:
         return None if texts is None else texts.context
 
     def check_files(self, token: Token | None) -> None:
-        """Raise RefusedError if the token may not publish this host's folders. A folder may belong to another team."""
+        """Raise RefusedError if the token may not publish this host's folders, which may belong to other teams."""
         if token is not None and not token.may("admin") and not self._files:
             why = f"token {token.name!r} may not publish folders of the controller's host"
             raise RefusedError(403, f"{why}: set origins.files in the fleet file, or use rose.client", "model_path")
@@ -265,7 +265,7 @@ def read_version(value: object, name: str) -> int | None:
 
 
 def with_versions(labels: Labels, limits: object) -> tuple[Labels, int | None]:
-    """Return (`labels` with the oldest version that `limits` allows, the exact version that `limits` demands or None).
+    """Return `labels` with the oldest version that `limits` allows, and the exact version in `limits` (None: not set).
     `limits` is the field `weight_version` of a request. Raises RequestError."""
     if limits is None:
         return labels, None

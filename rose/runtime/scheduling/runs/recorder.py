@@ -1,4 +1,4 @@
-"""Records turns, runs, and the events of clients. Only the calls of clients wait until the ledger has the events."""
+"""Records turns, runs, and the events of clients. A client's call returns once the ledger has the client's events."""
 
 import asyncio
 import json
@@ -127,7 +127,7 @@ class Recorder:
         return max((event.step for event in batch if event.kind == "step"), default=None)  # type: ignore[attr-defined]
 
     def record_due(self) -> None:
-        """Record starts and ends of runs that are not recorded yet, in the background, until the ledger takes them."""
+        """Start to record unrecorded starts and ends of runs in the background. Failed attempts are repeated."""
         self._again = True
         if self._writer is not None and (self._recording is None or self._recording.done()):
             self._recording = asyncio.create_task(self._record_due(self._writer))

@@ -31,7 +31,7 @@ class UnknownRunError(UserError):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A run. After a restart of the controller, the run again has its full time before it expires."""
+    """A run. Its time until expiry starts anew when the controller restarts."""
 
     facts: RunFacts
     heard_ns: int
@@ -191,7 +191,7 @@ class Runs:
         self._change(run, replace(run.facts, adapters=dict(list(adapters.items())[-NAMES_MAX:])))
 
     def note_pulled(self, run: Run, copy: str, folder: str) -> None:
-        """Record that the client's folder `copy` stands for the weights in `folder`."""
+        """Record that the client's folder `copy` is a copy of `folder`."""
         pulled = {name: value for name, value in run.facts.pulled.items() if name != copy} | {copy: folder}
         self._change(run, replace(run.facts, pulled=dict(list(pulled.items())[-NAMES_MAX:])))
 

@@ -70,7 +70,7 @@ class RunFacts:
 
 
 class State:
-    """State in SQLite: in `folder`, for one process, or in memory. Methods return when changes are on disk."""
+    """State in SQLite. `folder` (None: in memory) serves one process. Methods return when changes are on disk."""
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE

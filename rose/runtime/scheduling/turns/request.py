@@ -49,7 +49,7 @@ def _without_blanks(text: bytes) -> Prompt | None:
 
 
 class Labels(msgspec.Struct, frozen=True):
-    """The fields of a turn that only ROSE has. Unknown fields are ignored."""
+    """ROSE's own fields of a turn. Unknown fields are ignored."""
 
     trajectory_id: _Name | _Number | None = None
     version_min: _Number | None = None
@@ -87,7 +87,7 @@ _IDS = msgspec.json.Decoder(Annotated[list[_Token], msgspec.Meta(min_length=1)])
 
 
 def read(body: bytes) -> TurnRequest | None:
-    """Return the turn in a body, or None if only the full API can read it. Raises RequestError."""
+    """Return the turn in a body, or None if the body has a text, several turns or other fields. Raises RequestError."""
     try:
         fields = _FIELDS.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -28,14 +28,14 @@ _numbers = itertools.count()
 
 
 def new_id() -> str:
-    """Return a unique id. All ids have one length, because SGLang aborts every id that begins with a given text."""
+    """Return a unique id. SGLang aborts ids by prefix; all ids have one length, so none is a prefix of another."""
     return f"{utc_us() // 1000:012x}{_PROCESS}{next(_numbers):012x}"
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn. `deaths` has an (engine id, start of this engine's life) for each engine that died while it had the turn.
-    Each new token resets `waited_ns` and `deaths`."""
+    """A turn. If an engine dies while it has the turn, the engine's id and start time are added to `deaths`. Each
+    new token resets `waited_ns` and `deaths`."""
 
     request: TurnRequest
     arrived_ns: int
@@ -102,7 +102,7 @@ class Turn:
         return self.tokens if self.part is None else self.tokens + self.part.tokens
 
     def pause_s(self) -> float:
-        """Return the pause in seconds before the next attempt. The pause doubles each time. `waited_ns` includes it."""
+        """Return the pause in seconds before the next attempt, and add it to `waited_ns`. Double the next pause."""
         pause_s, self.backoff_s = self.backoff_s, min(2 * self.backoff_s, BACKOFF_MAX_S)
         self.waited_ns += int(pause_s * 1e9)
         return pause_s
@@ -119,8 +119,8 @@ class Turn:
         return recent | self._avoids_after_deaths(table, now_ns) if self.deaths else recent
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return the ids of engines that this turn must avoid, because engines died while they had the turn. Engines
-        with too many such turns are avoided. If another engine can take the turn, engines that died are avoided too."""
+        """Return the ids of engines that a turn must avoid after engines died with it. Engines with too many suspect
+        turns are avoided. If another engine can take the turn, the engines that died are avoided too."""
         dead = {engine_id for engine_id, _ in self.deaths}
         has_others = any(
             facts.usable(now_ns)
