@@ -15,6 +15,6 @@ def ledger_to_show(ledger: Path | None) -> Path:
         if (folder / layout.MARKER).is_file():
             return layout.check(folder)
     raise LedgerError(
-        f"there is no ledger in {Path.cwd()}, and no sample ledger is installed; name one with --ledger, or write one "
-        "with `rose demo`"
+        f"there is no ledger in {Path.cwd()}, and no sample ledger is installed; name a ledger with --ledger, or "
+        "create one with `rose demo`"
     )

@@ -39,7 +39,7 @@ def chosen() -> Link:
 
 
 def choose(**changes: str | None) -> None:
-    """Change choices. Only callbacks may call this function."""
+    """Change choices of the page. Call this only in a Streamlit callback."""
     for name in CHOICES:
         if name in changes:
             st.session_state[_key(name)] = changes[name]
@@ -54,7 +54,7 @@ def redraw() -> None:
 
 
 def show(ledger: Ledger, runs: list[Run], uses: Collection[str], no_run: str) -> list[str]:
-    """Draw the choices in `uses`. Return the names of ignored choices, escaped for Markdown."""
+    """Draw the choices that `uses` names. Return the names of invalid choices, escaped for Markdown."""
     st.session_state.pop(_CHANGED, None)
     choices = _choices(ledger, runs, no_run)
     now, ignored = from_address()
@@ -75,7 +75,7 @@ def show(ledger: Ledger, runs: list[Run], uses: Collection[str], no_run: str) ->
 
 
 def from_address() -> tuple[Link, list[str]]:
-    """Return the choices of the page's address, and the names of ignored ones. A chosen run may not exist."""
+    """Return the chosen values, and the names of invalid choices in the address. Does not check that a run exists."""
     query = {name: st.query_params.get_all(name) for name in st.query_params}
     if query == st.session_state.get(_QUERY) or (not query and _LINK in st.session_state):
         changed = {name: st.session_state[_key(name)] for name in CHOICES if _key(name) in st.session_state}

@@ -1,4 +1,4 @@
-"""The charts. Colours suit colour-blind readers (Okabe and Ito; Tol) and mean the same in every chart."""
+"""The charts. A bucket has one colour in all charts. The palettes of Okabe, Ito and Tol suit colour-blind readers."""
 
 import json
 import textwrap
@@ -70,7 +70,7 @@ def _labels(frame: pl.DataFrame, field: str) -> alt.Y:
 
 
 def cost_by_day(frame: pl.DataFrame, of_day: float | None) -> alt.LayerChart:
-    """Draw cost by UTC day, and the daily budget `of_day`. Columns: day, what, amount, text."""
+    """Draw cost by UTC day, and the daily budget `of_day` (USD). Columns: day, what (`rollouts`, ...), amount, text."""
     shown = frame.with_columns(pl.col("day").cast(pl.String))
     plain = alt.Chart(shown, height=280).mark_bar(size=max(4, min(60, 900 // shown["day"].n_unique())))
     bars = plain.encode(
@@ -110,7 +110,7 @@ def ranked(frame: pl.DataFrame) -> alt.LayerChart:
 
 
 def waterfall(steps: Sequence[tuple[str, int, bool]]) -> alt.LayerChart:
-    """Draw each step from the end of the previous step. A step is (name, nano-units, whether it is a sum)."""
+    """Draw steps (name, nano-dollars, is a sum). A sum starts at 0, any other step at the end of the previous step."""
     end, ranges = 0.0, []
     for name, nano, is_sum in steps:
         begin = 0.0 if is_sum else end
@@ -214,7 +214,7 @@ def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budg
 
 
 def most_of_each_bin(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add columns to each bin: the name of its largest bucket (`state`), and the share of each bucket."""
+    """Add the name of the largest bucket (`state`) and each bucket's share to each time bin. Leave out empty bins."""
     most, whole = pl.max_horizontal(BUCKETS), pl.sum_horizontal(BUCKETS)
     return frame.filter(whole > 0).with_columns(
         state=pl.coalesce(*(pl.when(pl.col(bucket) == most).then(pl.lit(bucket)) for bucket in BUCKETS)),

@@ -1,4 +1,4 @@
-"""The data of the screens, cached until the ledger gains an event. Each query opens its own connection."""
+"""The data of the pages, cached until the ledger gains an event. Each query opens its own connection."""
 
 import os
 import threading
@@ -114,7 +114,7 @@ class Run:
 
     @property
     def going_on(self) -> bool:
-        """Return whether the run goes on: it has not ended and, if it is live, its last event is recent enough."""
+        """Return whether the run still runs. A live run without a recent event counts as stopped."""
         allowed_s = UNKNOWN_S if self.expires_s is None else max(self.expires_s, LEAST_S)
         silent_us = utc_us() - nanoseconds(self.heard_at) // 1000
         return self.status == "running" and ("live" not in self.provenances or silent_us <= allowed_s * 1_000_000)
@@ -139,7 +139,7 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """The charges of a period. In `frame`, `amount_nano` is of the chosen view, and `rollout` marks rollout work."""
+    """The charges of a period. In `frame`, `amount_nano` follows the chosen view; `rollout` marks rollout work."""
 
     period: Period
     frame: pl.DataFrame
@@ -153,7 +153,7 @@ class Spent:
         return int(self.rollout["amount_nano"].sum())
 
     def by_day(self) -> pl.DataFrame:
-        """Return nano-dollars by UTC `day`, in the columns `rollouts` and `all else`. Days without charges have 0."""
+        """Return nano-dollars by UTC `day`, in the columns `rollouts` and `all else`. A day without charges has 0."""
         amount = pl.col("amount_nano")
         sums = {"rollouts": amount.filter("rollout").sum(), "all else": amount.filter(~pl.col("rollout")).sum()}
         summed = self.frame.group_by(day=pl.col("hour").dt.date()).agg(**sums).sort("day")
@@ -164,7 +164,7 @@ class Spent:
 
 
 def opened() -> Ledger:
-    """Return the ledger that ROSE_LEDGER names, by default that of `ledger_to_show`. Raises LedgerError."""
+    """Return the ledger that ROSE_LEDGER names, or else the default ledger (`ledger_to_show`). Raises LedgerError."""
     path = os.environ.get("ROSE_LEDGER")
     return _opened(str(dashboard.ledger_to_show(Path(path) if path else None)))
 
@@ -177,7 +177,7 @@ def _opened(root: str) -> Ledger:
 
 
 def runs(ledger: Ledger, run_id: str = "") -> list[Run]:
-    """Return the newest runs, newest first, and the run `run_id`. Raises ReadError or LedgerError."""
+    """Return the newest runs and, however old, the run `run_id`. Newest first. Raises ReadError or LedgerError."""
     return [Run(**row) for row in rows(ledger, "dashboard/runs", run_id=run_id).to_dicts()]
 
 
@@ -286,7 +286,7 @@ def _keep(key: tuple[str, ...], _make: Callable[[], object]) -> tuple[Any, str |
 
 
 def why(error: Exception) -> str:
-    """Return an error's message. For a damaged file, the message leaves out the SQL."""
+    """Return an error's message. For a damaged or missing file, return `_DAMAGED` instead."""
     cause = error if isinstance(error, duckdb.Error) else error.__cause__
     return _DAMAGED if isinstance(cause, duckdb.IOException | duckdb.InvalidInputException) else str(error)
 
@@ -295,12 +295,12 @@ def why(error: Exception) -> str:
     ttl=CHECKED_S, max_entries=16, show_spinner=False, hash_funcs={Ledger: lambda own: f"{own.folder} {mark(own)}"}
 )
 def problems(ledger: Ledger) -> list[str]:
-    """Return the problems of new or changed files. Verifies at most every CHECKED_S seconds. Raises LedgerError."""
+    """Verify new and changed files, at most once in CHECKED_S seconds. Return all problems. Raises LedgerError."""
     return ledger.doubts
 
 
 def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = None) -> PriceBook:
-    """Return the price book that every command would choose. Raises UserError."""
+    """Return the price book that a `rose` command would choose for the run or period. Raises UserError."""
     run_id = None if run is None else run.run_id
 
     def own_books() -> pricebook.Own:
@@ -319,7 +319,7 @@ def book_key(book: PriceBook) -> tuple[str, str]:
 
 
 def of_run(ledger: Ledger, run: Run, make: Callable[[PricedRun], T]) -> tuple[T, Stamp]:
-    """Price a run. Return `make(priced run)` and its stamp. The cache key has the name of `make`. Raises UserError."""
+    """Price a run. Return `make(priced run)` and the run's stamp, cached by the name of `make`. Raises UserError."""
     book = price_book(ledger, run)
 
     def build() -> tuple[T, Stamp]:
@@ -352,7 +352,7 @@ def provenances(ledger: Ledger, within: Period) -> list[str]:
 
 
 def bill(scope: Scope) -> Bill:
-    """Return the bill. Closed hours keep their charges; the book prices open hours. Raises UserError."""
+    """Return the bill. Hours in a closed period keep their charges; the book prices other hours. Raises UserError."""
     make = partial(bills.bill, scope.ledger, scope.period, scope.book, provenance=scope.provenance)
     return kept(make, scope.ledger, "bill", *scope.key)
 
@@ -372,7 +372,7 @@ def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
 
 
 def bill_with_history(scope: Scope) -> Bill:
-    """Return the bill of the period and of the one before. If the earlier one has no price, it is left out."""
+    """Return the bill of the period and the period before. If that bill fails, return the bill of the period alone."""
     try:
         return bill(replace(scope, period=Period(period_before(scope.period).from_ns, scope.period.to_ns)))
     except UserError:
@@ -380,15 +380,15 @@ def bill_with_history(scope: Scope) -> Bill:
 
 
 def promise(requests: pl.DataFrame) -> Promise:
-    """Return how many requests were late, and which share should be in time (the target). The column `kept` counts
-    requests within both latency budgets."""
+    """Return the number of requests, the number of late requests, and the target share in time. The column `kept`
+    counts requests within both latency budgets."""
     count = int(requests["requests"].sum())
     return Promise(late=count - int(requests["kept"].sum()), requests=count, target=SERVING_TARGET)
 
 
 def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
-    """Return the share of unused serving time that went to rollouts: rollout / (rollout + headroom + idle +
-    `beyond_ns`). Return None without such time. `beyond_ns` is how long rollouts delayed serving."""
+    """Return the rollouts' share of the time that serving left unused: rollout / (rollout + headroom + idle +
+    `beyond_ns`). Return None if serving left no time. `beyond_ns` is how long rollouts delayed serving."""
     serving = frame.filter(kind="capacity", pool="serving")
     ns = dict(serving.group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))
@@ -408,7 +408,7 @@ def serving_time(scope: Scope) -> dict[str, int] | None:
 
 
 def changed(scope: Scope, billed: Bill, before: Spent, now: Spent, chosen: Link) -> Changes:
-    """Return the change of the amortized cost since the period before, by team and effect. Raises UserError."""
+    """Return the change of amortized cost from `before` to `now`, by team and cause. Raises UserError."""
 
     def compare() -> Changes:
         stamps = [replace(billed.stamp, from_ns=part.period.from_ns, to_ns=part.period.to_ns) for part in (before, now)]
@@ -427,7 +427,7 @@ def budgets(scope: Scope) -> list[TeamBudget]:
 
 
 def expected(scope: Scope) -> list[Expected]:
-    """Return forecasts for the month in which the period ends: the fleet's, then those of teams. Raises UserError."""
+    """Return forecasts for the month in which the period ends: the fleet's, then each team's. Raises UserError."""
     return _watched(scope, budget.expected)
 
 
@@ -438,7 +438,7 @@ def _watched(scope: Scope, ask: Callable[..., list[T]]) -> list[T]:
 
 
 def not_closed(ledger: Ledger, provenance: str) -> list[Period]:
-    """Return past months with open charges, oldest first. Raises UserError."""
+    """Return past months that are not fully closed, oldest first. Raises UserError."""
     days = span(ledger)
     try:
         posted = closes(ledger)

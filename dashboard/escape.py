@@ -47,7 +47,7 @@ def table(rows: pl.DataFrame, **options: Any) -> None:
 
 
 def static(rows: pl.DataFrame) -> None:
-    """Show a table of ROSE's own sentences, which wrap."""
+    """Show a table whose cells are ROSE's own sentences. Long cells wrap."""
     texts = rows.with_columns(pl.all().map_elements(prose, return_dtype=pl.String).fill_null(""))
     st.table(texts.rename(prose), hide_index=True)
 

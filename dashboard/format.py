@@ -89,7 +89,7 @@ def percent(share: Fraction | None, digits: int = 1) -> str | None:
 
 
 def change(now: int | Fraction | None, before: int | Fraction | None, name: str) -> str | None:
-    """Return a text such as `+12.3% on 2026-05`, or None if the change is unknown."""
+    """Return the change since the period `name`, such as `+12.3% on 2026-05`. Return None if unknown."""
     if now is None or not before:
         return None
     return f"{float(Fraction(now) / Fraction(before) - 1):+.1%} on {name}"
@@ -101,7 +101,7 @@ def points(now: Fraction | None, before: Fraction | None, name: str) -> str | No
 
 
 def amount(nano: int | Fraction) -> str:
-    """Return a text such as `$1,234.57`, `$0.00123` or `$4.57 x 10⁻⁷`, rounded from exact nano-units."""
+    """Return a text such as `$1,234.57`, `$0.00123` or `$4.57 x 10⁻⁷`, rounded from nano-dollars."""
     exact = Fraction(nano)
     if exact == 0 or abs(exact) >= _TINY_NANO:
         return format_usd(round(exact))

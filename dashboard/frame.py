@@ -1,4 +1,4 @@
-"""The frame around every page: bar, trust chip, provenance, refresh, errors, tables and files."""
+"""What all pages share: bar, verification badge, provenance, refresh, errors, tables and downloads."""
 
 import hashlib
 import re
@@ -52,7 +52,7 @@ class Trust:
 def page(
     title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, judged: bool = False
 ) -> None:
-    """Draw a page about a run: by default a fleet's newest run or, with `judged`, the newest with judged answers."""
+    """Draw a page about a run. The default is the newest fleet run or, if `judged`, the newest run with verdicts."""
 
     def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
@@ -78,7 +78,7 @@ def page(
 
 
 def ledger_page(title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str]) -> None:
-    """Draw a page about all runs. `uses` names the choices in its bar."""
+    """Draw a page about all runs. `uses` names the choices in the page's bar."""
 
     def show_runs(ledger: Ledger, runs: list[Run]) -> None:
         every = QUIET_S if any(run.going_on for run in runs) else None
@@ -90,7 +90,7 @@ def ledger_page(title: str, asks: str, show: Callable[[Ledger, list[Run]], None]
 def _draw(
     title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str], no_run: str
 ) -> None:
-    """Draw the heading, the bar and the page. The trust chip comes last because verification takes time."""
+    """Draw the heading, the bar and the page. Draw the verification badge last, because verification takes time."""
     st.html(Path(__file__).with_name("style.css"))
     st.title(title)
     chip = st.empty()
@@ -146,7 +146,7 @@ def _chip(trust: Trust, ledger: Ledger) -> None:
 
 
 def _follow(body: Callable[[], None], every: float | None) -> None:
-    """Draw `body` as a fragment: Streamlit runs it again without the page, every `every` seconds if this is set."""
+    """Draw `body` as a Streamlit fragment, and redraw only this fragment every `every` seconds (None: never)."""
 
     @st.fragment(run_every=every)
     def fragment() -> None:
@@ -268,7 +268,7 @@ def elements(parts: Iterable[Element], source: str, *, titles: bool = True) -> N
 
 
 def pricing_table(priced: Table, source: str) -> None:
-    """Show a table of pricing with its totals, source and notes. Tables without money wrap."""
+    """Show a table of pricing with its totals, source and notes. In tables without amounts, text wraps."""
     priced = priced.plain()
     rows, shown, money = [*priced.rows, *priced.footer], [], {}
     for index, column in enumerate(priced.columns):
@@ -369,7 +369,7 @@ def radio(label: str, name: str, options: Mapping[str, str]) -> str:
 
 
 def window(run: Run) -> tuple[data.Window, dict[str, str]]:
-    """Return the chosen window of a run, also as variables of a named query."""
+    """Let the reader choose a window before the run's end. Return the window, also as variables of a named query."""
     seconds = link.WINDOWS_S[radio("Last", "window", {name: name for name in link.WINDOWS_S})]
     whole = run.whole
     shown = data.Window(max(whole.from_ns, whole.to_ns - seconds * 10**9), whole.to_ns)

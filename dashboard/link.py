@@ -26,7 +26,7 @@ _NOW_NS = 1_793_491_200 * 10**9  # 2026-11-01, to check the form of a period.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """The choices of a page. None means all values or, where only one value is possible, that value."""
+    """The choices of a page. None means that the reader chose no value; each page then has its own default."""
 
     period: str = NEWEST
     view: str = AMORTIZED
@@ -40,7 +40,7 @@ class Link:
 
 
 def parse(query: Mapping[str, Sequence[str]]) -> tuple[Link, list[str]]:
-    """Return the choices in an address's query, and the names of ignored ones, escaped for Markdown."""
+    """Return the choices in an address's query, and the names of invalid choices, escaped for Markdown."""
     link, ignored = Link(), []
     for name, values in query.items():
         if name in _FIELDS and len(values) == 1 and _FIELDS[name](values[0]):

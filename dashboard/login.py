@@ -29,7 +29,7 @@ _CHECK_S = 60  # Seconds between checks of an open page's login.
 
 
 class LoginError(UserError):
-    """The login file is unusable or missing."""
+    """The login file is missing or unusable, or a visitor has no access."""
 
 
 def _web_address(value: str) -> str:
@@ -74,7 +74,7 @@ class Login(BaseModel):
     allow: list[Annotated[str, Field(min_length=1), AfterValidator(_lower_address)]] = Field(min_length=1)
 
     def name_of(self, claims: Mapping[str, object]) -> str | None:
-        """Return a person's name, or None without access. Unverified addresses and tokens of other clients are void."""
+        """Return a person's verified e-mail address, or else the subject. Return None if the person has no access."""
         audience = claims.get("aud")
         if self.auth.client_id not in (audience if isinstance(audience, list) else [audience]):
             return None
@@ -167,7 +167,7 @@ def refuse_without_login(host: str) -> None:
 
 
 def person() -> str | None:
-    """Return the visitor's name, or None without login. Raises LoginError if the visitor has no access."""
+    """Return the visitor's name, or None if no login is needed. Raises LoginError if the visitor has no access."""
     path = os.environ.get(VARIABLE)
     if path is None:
         refuse_without_login(st.get_option("server.address") or "localhost")  # Also when Streamlit was started by hand.

@@ -182,7 +182,7 @@ def _has_prices(fleet: FleetConfig) -> bool:
 
 
 def _harvest(ledger: Path, run_id: str) -> dict[str, float | None]:
-    """Return the harvest share of a run for each period, as the query harvest_share_of_run computes it."""
+    """Return a run's harvest share by period (`run`, `steps`, `rollouts`), from the query harvest_share_of_run."""
     from rose.ledger.ledger import Ledger
     from rose.ledger.reading import named
 

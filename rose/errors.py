@@ -39,8 +39,8 @@ class NotInstalledError(UserError):
 
 
 def not_installed(error: ModuleNotFoundError) -> NotInstalledError | None:
-    """Return an error that says which pip extra to install, or None. The extra is that of the first module in the
-    traceback for which `EXTRAS` has an extra."""
+    """Return an error that names the pip extra to install. The first module in the traceback that belongs to a part
+    in `EXTRAS` decides the extra. Return None if there is no such module."""
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     extras = (extra for module in modules for part, extra in EXTRAS.items() if f"{module}.".startswith(f"{part}."))
     if (extra := next(extras, None)) is None:

@@ -23,7 +23,7 @@ _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", b
 
 @functools.cache
 def columns(kind: str) -> dict[str, str]:
-    """Return the fields of a kind that are not common to all kinds, with SQL types, in order. Raises KeyError."""
+    """Return the SQL types of a kind's own fields by name, without the common columns. Raises KeyError."""
     return {field.name: field.sql_type for field in fields(kind) if field.name not in COMMON_COLUMNS}
 
 

@@ -1,4 +1,4 @@
-"""The limits of event fields, so low that a sum of 255 amounts, or of an instant and durations, fits into 64 bits."""
+"""The limits of event fields. A sum of 255 amounts, or of an instant and 127 durations, fits into 64 bits."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,8 +21,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on the fields of an event. `holds` is the condition, as Python and NumPy understand it. (For SQL,
-    write `=` in place of `==`.) In messages, `wanted` says what `field` must be."""
+    """A condition on the fields of an event. `holds` is a Python or NumPy expression. (For SQL, replace `==` by
+    `=`.) A message says that `field` must be `wanted`."""
 
     field: str
     holds: str

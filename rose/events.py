@@ -132,7 +132,7 @@ class Lease(Event):
 @_kind("preemption", durable=True)
 class Preemption(Event):
     """Serving took back time or memory. `yield`: rollout steps waited `count` times within a second, `duration_ns` in
-    sum. `cut`: the KV budget shrank; requests that this ended kept their tokens. `revoke`: a lease ended."""
+    sum. `cut`: the KV budget shrank; requests that had to end kept their tokens. `revoke`: a lease ended."""
 
     action: Literal["yield", "cut", "revoke"]
     reason: str
@@ -189,7 +189,7 @@ class StepTime(Event):
 
 @_kind("sync", durable=True)
 class Sync(Event):
-    """An update of an engine to `policy_version`. For a failed update or a drift, `reason` says why."""
+    """An update of an engine to `policy_version`, or an audit that found wrong weights. `reason` says what failed."""
 
     ok: bool
     base_version: Count | None
@@ -388,7 +388,7 @@ class ScaleDown(Event):
 
 @_kind("clock", needs=("device_id",))
 class Clock(Event):
-    """A host's clocks compared with the controller's. `offset_ns` is too low by the delay of the quickest message."""
+    """A host's UTC minus the controller's (`offset_ns`). It is too low by the shortest delay of a message."""
 
     #: `heard`: first contact; `set`: changed wall clock; `moved`: drift, at most once a minute.
     action: Literal["heard", "set", "moved"]

@@ -61,8 +61,8 @@ class NotPrivateError(OSError):
 
 
 def make(path: Path) -> Path:
-    """Make a private folder. If the folder exists, and others may read it but not write to it, make it private. Raises
-    NotPrivateError or OSError."""
+    """Create a private folder, or make an existing folder private. Raises OSError, or NotPrivateError if another user
+    owns the folder or can write to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
@@ -74,8 +74,8 @@ def make(path: Path) -> Path:
 
 
 def make_linked(link: Path, home: Path, prefix: str) -> Path:
-    """Return the private folder to which `link` leads. If the link is missing, make a folder in `home` with a
-    random name after `prefix`, and let `link` lead to it. Raises OSError."""
+    """Return the private folder that `link` points to. If it is missing or unusable, create a folder in `home` (name:
+    `prefix` and random characters), and point `link` to this folder. Raises OSError."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)

@@ -94,7 +94,7 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
         raise UnknownTokenError(f"the token is {fault}: send a token as `Authorization: Bearer ...`")
     if match.expired(utc_us()):
         until = f"{datetime.fromtimestamp((match.until_us or 0) / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        raise UnknownTokenError(f"token {match.name!r} expired at {until}: `rose token create` makes one", match.name)
+        raise UnknownTokenError(f"token {match.name!r} expired at {until}: `rose token create` replaces it", match.name)
     return match
 
 

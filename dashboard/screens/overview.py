@@ -121,7 +121,7 @@ def _card(
     good: bool | None = None,
     verdict: str = "",
 ) -> None:
-    """Show a figure with a badge for its `verdict`: green, red, or amber if it is unknown."""
+    """Show a figure. A `verdict` is a badge: green if `good`, red if not, amber if `good` is None."""
     with place.container(border=True, height="stretch"):
         colour = "off" if more_is_worse is None else "inverse" if more_is_worse else "normal"
         st.metric(label, value or "unknown", delta, delta_color=colour)  # type: ignore[arg-type]

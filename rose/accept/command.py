@@ -1,4 +1,4 @@
-"""`rose accept` chooses stages and a GPU, prints each outcome, and rewrites the report after each stage."""
+"""Runs `rose accept`: selects stages and a GPU, prints each outcome, and rewrites the report after each stage."""
 
 import os
 from collections.abc import Sequence

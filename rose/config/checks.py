@@ -70,7 +70,7 @@ def _check_hosts(config: FleetConfig) -> None:
             raise ValueError(f"device {device.id!r} has no host: set `host` to one of {', '.join(names)}")
         if device.host is not None and device.host not in (names or [config.host]):
             problem = f"the [[host]] tables are {names}" if names else "there is no [[host]] table"
-            raise ValueError(f"device {device.id!r} is on host {device.host!r}, but {problem}: add one for the host")
+            raise ValueError(f"device {device.id!r} is on host {device.host!r}, but {problem}: add a table for it")
     if len(names) < 2:
         return
     for host in config.hosts:

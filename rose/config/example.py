@@ -66,7 +66,7 @@ _KV_BYTES = 64 << 20  # A burst of serving reaches its headroom.
 
 
 def demo(cores: Sequence[int], ledger: Path, trace: str | None = None, steps: int | None = None) -> FleetConfig:
-    """Return the demo's fleet: one core for serving and one for rollouts. Raises ConfigError if fewer are given."""
+    """Return the demo's fleet: one core for serving, one for rollouts. Raises ConfigError without two cores."""
     if len(cores) < 2:
         raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}: use `rose up -c`")
     device = {"device_class": "cpu-core", "kv_bytes": _KV_BYTES}

@@ -1,4 +1,4 @@
-"""Limits of an HTTP server's clients; `protocol` holds uvicorn to them."""
+"""Limits of an HTTP server's clients. The module `protocol` enforces them in uvicorn."""
 
 import resource
 
@@ -19,5 +19,5 @@ def raise_file_limit() -> None:
 
 
 def connections_max() -> int:
-    """Return the connection limit. It is half of the open files, since an answer may open a file too."""
+    """Return the connection limit. It is half of the open-file limit, because an answer may open a file."""
     return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, 65_536)

@@ -1,4 +1,4 @@
-"""Uvicorn within limits. Idle connections are closed for room, and a client that does not wait for answers is cut."""
+"""Uvicorn that cuts slow clients, pipelined requests and, at the connection limit, the longest-waiting client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIMITS_S: dict[Part, float] = {"head": HEAD_S, "body": BODY_S, "answer": ANSWER
 
 
 class Connections:
-    """The connections of one server, and since when clients owe data or are idle."""
+    """The connections of one server, and since when each connection waits for its client."""
 
     def __init__(self) -> None:
         self._most = connections_max()
@@ -25,7 +25,7 @@ class Connections:
         self._sweeping: asyncio.TimerHandle | None = None
 
     def made(self, connection: LimitedProtocol) -> None:
-        """Add a connection. Beyond the limit, cut the one that waits longest."""
+        """Add a connection. Above the limit, cut the connection that has waited longest for its client."""
         self._count += 1
         self.waits(connection, "head")
         if self._count > self._most:
@@ -120,7 +120,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._settle()
 
     def takes(self) -> bool:
-        """Return whether the client took a part of the answer since the last call."""
+        """Return whether the client took at least ANSWER_BYTES_MIN of the answer since the last call."""
         before, self._unsent_bytes = self._unsent_bytes, self._connected.get_write_buffer_size()
         return before - self._unsent_bytes >= ANSWER_BYTES_MIN
 

@@ -1,4 +1,4 @@
-"""Two engines that share a page and a device. Without a GPU, the device is the core on which both schedulers run."""
+"""Two engines that share a device and its arbiter page. Without a GPU, the device is the core of both schedulers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies for sharing a device, and a controller that renews the lease and reads the engines' spans."""
+"""Policies for sharing a device, and a Keeper that renews the lease and reads the engines' spans of device time."""
 
 import threading
 from dataclasses import dataclass, field, replace
@@ -75,7 +75,7 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the lease, then read the spans that are left in the page's rings. A second call does nothing."""
+        """End the lease, then read the engines' last spans from the arbiter page. A second call does nothing."""
         if self._thread is None:
             return
         self._stopping.set()

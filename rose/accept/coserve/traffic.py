@@ -1,4 +1,4 @@
-"""Arrivals of serving requests in windows of a trace. Each window has a burst of three times the mean rate."""
+"""Arrivals of serving requests in windows of a trace. Each minute has a burst at three times the mean rate."""
 
 from dataclasses import dataclass, replace
 

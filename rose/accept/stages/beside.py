@@ -1,4 +1,4 @@
-"""Measures, without SGLang, by how much rollouts on credit delay serving while serving is busy. This delay must be
+"""Measures, without SGLang, how much longer serving's steps take while rollouts work beside them. The delay must be
 proportional to the rollouts' work."""
 
 import os
@@ -95,7 +95,7 @@ def point_of(rounds: Rounds, alone: Rounds) -> tuple[float, float]:
 
 
 def line_of(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Fit a line through 0 to points (work, delay). Return the slope, the largest distance and the allowed distance."""
+    """Fit a line through 0 to points (work, delay). Return the slope, the largest error and the allowed error."""
     squares = sum(work**2 for work, _ in points)
     factor = sum(work * delay for work, delay in points) / squares if squares else 0.0
     off_ns = max(abs(delay - factor * work) for work, delay in points)

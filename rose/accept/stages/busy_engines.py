@@ -1,5 +1,5 @@
-"""Measures each policy on two SGLang engines while serving is never idle. Also measures what happens if the rollout
-engine or the lease's writer is killed while rollouts have credit."""
+"""Measures each policy on two SGLang engines while serving is never idle. Also kills the rollout engine or the
+lease's writer while rollouts have credit, which is the right to work beside a serving step."""
 
 import json
 import statistics
@@ -114,13 +114,13 @@ class _Busy:
 
 
 def claim_kill(report: StageReport, name: str, times: Sequence[Sequence[int]], struck_ns: int, work_ns: int) -> None:
-    """Add claims about the time after `struck_ns`, when `name` was killed and the rollouts' credit ended. `times` has
-    the times of each serving request's tokens, in ns. `work_ns` is the device time of rollouts afterwards."""
+    """Add claims about the time after the rollouts' credit ended (`struck_ns`) because `name` was killed. `times` has
+    each serving request's token times, in ns. `work_ns` is how long rollouts used the device afterwards."""
     after = [[end - begin for begin, end in pairwise(each) if end > struck_ns] for each in times if each]
     report.claim(f"busy_engines: requests failed, {name} killed", len(times) - len(after), "requests", 0, "lower")
     report.claim(f"busy_engines: rollouts' time afterwards, {name} killed", work_ns, "ns", 0, "lower")
     if any(len(lengths) <= _QUEUED for lengths in after):
-        raise RuntimeError("a request ended before the credit did: there is no step to measure")
+        raise RuntimeError("a request ended before the rollouts' credit: there is no step to measure")
     relative = [[length / statistics.median(lengths[_QUEUED:]) for length in lengths] for lengths in after]
     longest, following = max(map(max, relative)), max(steps[_QUEUED] for steps in relative)
     report.claim(f"busy_engines: longest step / alone, {name} killed", longest, "x", STRETCH_MAX, "lower")

@@ -16,7 +16,7 @@ _PASSED_MIN = 10
 
 def measure(scope: Scope, report: StageReport) -> None:
     if not _TESTS.is_dir():
-        raise SkippedError("the tests are missing: run this from a checkout, or from what `make gpu-kit` makes")
+        raise SkippedError("the tests are missing: run this from a checkout, or from the output of `make gpu-kit`")
     if importlib.util.find_spec("pytest") is None:
         raise SkippedError("pytest is not installed: `pip install pytest pytest-timeout hypothesis`")
     file = scope.folder / "tests.xml"

@@ -107,11 +107,11 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
-    """Yield what the parts of a stage share. The two engines are not started yet. Raises SkippedError."""
+    """Yield the objects that all parts of a stage use. The engines are not started yet. Raises SkippedError."""
     until_s = time.monotonic() + scope.seconds - _MARGIN_S
     if importlib.util.find_spec("sglang") is None:
         raise SkippedError(
-            "SGLang is not installed: install sglang 0.5.23 beside ROSE, or copy here what `make gpu-kit` made"
+            "SGLang is not installed: install sglang 0.5.23 beside ROSE, or copy here the result of `make gpu-kit`"
         )
     if scope.gpu is not None and not gpu.has_kernels() and not gpu.native_kernels():
         raise SkippedError(

@@ -84,7 +84,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def free_core(report: StageReport) -> int:
-    """Return the least busy core. If this process may run on other cores, it stops running on that one."""
+    """Return the least busy core, and keep this process off that core unless it has no other core."""
     import psutil
 
     os.environ["OMP_NUM_THREADS"] = "1"

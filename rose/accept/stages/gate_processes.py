@@ -1,4 +1,4 @@
-"""The processes of the stages `gate` and `beside`. Page, plugin and gate are real; the model is plain layers."""
+"""The processes of the stages `gate` and `beside`. Page, plugin and gate are the product's; the rest is simplified."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class LayerEnds:
         return sum(not event.query() for event in self._events)
 
     def ended_ns(self) -> list[int]:
-        """Return the ends of the last layers, as many as are kept (monotonic ns). On a GPU, wait for these ends."""
+        """Return when the last `kept` layers ended (monotonic ns). On a GPU, wait until they have ended."""
         if self.on_cores:
             return list(self._ended_ns)
         self._marker.record()
@@ -253,16 +253,16 @@ class Yield(NamedTuple):
 
 
 class BusyStep(NamedTuple):
-    """A step that begins as soon as the previous step ends. `length_ns` is the time between the ends of both. `work_ns`
-    is the work of rollouts in that time."""
+    """A step that begins as soon as the previous step ends. `length_ns` is the time from the end of the previous
+    step to the end of this step. `work_ns` is the work of rollouts in that time."""
 
     length_ns: int
     work_ns: int
 
 
 class Wish(NamedTuple):
-    """How serving got the device back when it wished for it. `full_speed_ns`: the time until serving's layers ran at
-    full speed. `delay_ns`: how late the layers of the next half step were."""
+    """How fast serving got the device back after a wish. `full_speed_ns`: the time until a layer of serving ran at
+    full speed. `delay_ns`: how late the layers of the next half step ended."""
 
     full_speed_ns: int
     delay_ns: int
@@ -320,7 +320,7 @@ class Serving:
         # One after another: the plugin learns from several prefills.
         steps = [step for _ in range(_WARM_UP_REQUESTS) for step in self.play(((now_ns, _WARM_UP_STEPS),), now_ns)]
         if self._plugin.state.reason is not None:
-            raise RuntimeError(f"the plugin did not take the page: {self._plugin.state.reason}")
+            raise RuntimeError(f"serving's plugin cannot use the arbiter page: {self._plugin.state.reason}")
         lengths = sorted(step.end_ns - step.begin_ns for step in steps)
         self._step_ns = lengths[len(lengths) // 4]
         return Ready(self._stack.shape.layers, self._step_ns)
@@ -350,7 +350,7 @@ class Serving:
         self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool
     ) -> tuple[list[BusyStep], list[Wish]]:
         """Run decode steps without pauses. Beside each step, rollouts get credit for `work_ns` of work (None: the
-        policy decides). If `wishes`, a request arrives every few steps, and a Wish is returned for each."""
+        policy decides). If `wishes`, a request arrives every few steps; return a Wish for each request."""
         layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
         self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))

@@ -1,4 +1,4 @@
-"""Moves memory between two processes at stable addresses, as when a KV pool shrinks. The times include messages."""
+"""Moves memory between two processes at stable addresses, as when a KV pool shrinks. Times include their messages."""
 
 from __future__ import annotations
 
