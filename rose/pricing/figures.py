@@ -147,7 +147,7 @@ class Figures:
         return self.amount(None if usd is None else nano_usd_of(usd), view, per=per, **shown)
 
     def amount(self, nano_usd: int | None, view: str, *, per: str | None = None, **shown: Unpack[_Shown]) -> Figure:
-        """Return a figure of whole nano-dollars. An `interval` in `shown` is in dollars."""
+        """Return a figure in nano-dollars. Give `value` in nano-dollars, but `interval` in dollars."""
         figure = self._figure(nano_usd, "nano_usd" if per is None else f"nano_usd/{per}", view, shown)
         low, high = (None if end is None else round(end * NANO_USD_PER_USD) for end in (figure.low, figure.high))
         return replace(figure, low=low, high=high)

@@ -51,9 +51,8 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
 
 
 def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
-    """Round `parts` to integers that sum to `total` (by default, their rounded sum), by largest remainder.
-
-    `total` may differ from the exact sum by at most one per part."""
+    """Round `parts` to integers that sum to `total` (by default, their rounded sum), by largest remainder. `total` may
+    differ from the exact sum by at most one per part."""
     exact = sum(parts.values(), Fraction(0))
     total = round(exact) if total is None else total
     assert abs(total - exact) < len(parts) + 1, f"{len(parts)} parts that come to {exact} cannot sum to {total}"

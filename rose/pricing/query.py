@@ -30,9 +30,8 @@ _VIEWS = (
 
 
 def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str) -> None:
-    """Copy a run's rows from every view into temporary tables.
-
-    A fleet's copy includes its RL runs. An RL run's copy has events of its fleets, from when the run used them."""
+    """Copy a run's rows from every view into temporary tables. A fleet's copy includes its RL runs.
+    An RL run's copy includes the events of its fleets during the run's time on them."""
     pin(connection, ledger)
     snapshot_pinned(connection, run_id)
 
@@ -98,7 +97,7 @@ _SMALL_EVENTS = 10_000  # Beyond this, copying takes longer than a plan of each 
 
 
 def pin(connection: duckdb.DuckDBPyConnection, ledger: Ledger) -> None:
-    """Let `event` and the views that read it show only events that exist now. Daily views still show new events.
+    """Freeze the view `event` and the views built on it: they no longer show new events. Daily views still show them.
 
     Raises LedgerError, duckdb.Error or OSError if a file is damaged or gone."""
     small: list[str] = []

@@ -38,8 +38,8 @@ def reconcile(
     tolerance: Fraction = Fraction(5, 1000),
     provenance: str | None = None,
 ) -> dict[str, Any]:
-    """Return the amounts of the ledger and of the invoice for each line, and the days on which they differ too much: by
-    more than `tolerance`, a share of the ledger's amount. Raises PricingError."""
+    """Return the amounts of the ledger and of the invoice for each line, and the days on which they differ by more than
+    `tolerance` (a share of the ledger's amount). Raises PricingError."""
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("an invoice is compared by UTC day: give a period of whole UTC days")
     if not path.is_file():

@@ -36,7 +36,7 @@ class Column:
 class Table:
     """A table of text, numbers, Figures and None. `view` and `stamp` apply to all figures. `footer` has totals.
 
-    If `grouped`, a repeated first cell is shown only once. `marks` has the mark of a row by the row's number.
+    If `grouped`, a repeated first cell is shown only once. `marks` maps the number of a row to its mark.
     Raises ValueError if a row does not have one cell for each column."""
 
     title: str

@@ -1,4 +1,4 @@
-"""A bill as an Excel workbook. Totals are formulas. Amounts are doubles, exact to the nano-dollar up to $9 million."""
+"""A bill as an Excel workbook. Totals are formulas. Amounts up to $9 million are exact to the nano-dollar."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

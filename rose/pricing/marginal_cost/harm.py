@@ -1,6 +1,6 @@
-"""What lending costs serving. A random draw decides for each window whether leases are withheld in it. Withheld windows
-are compared with all other drawn windows, called lent time. Lent time includes windows without a lease, because
-lending itself may have ended the lease early (docs/pricing.md)."""
+"""What lending costs serving. For each window of time, a random draw decides whether leases are withheld. Withheld
+windows are compared with all other drawn windows, called lent time. Lent time includes windows without a lease, because
+a lease may end early because of lending (docs/pricing.md)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class Harm:
 
 
 def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -> Harm:
-    """Compare a run's withheld windows with its other windows. If `lending` is empty, a late request costs 0."""
+    """Compare a run's withheld windows with its other windows. If `lending` has no entry, a late request costs $0."""
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     why = _not_random(drawn)
     harm = Harm(confounded=why, not_random=why, windows=drawn["windows"], withheld=drawn["withheld"])
@@ -79,7 +79,7 @@ def _not_random(drawn: Row) -> str | None:
 
 
 def realised(harm: Harm, stretches: Stretches) -> Term:
-    """Return the dollars of missed budgets and latency, minus what withheld windows predict. It may be below 0."""
+    """Return the cost of missed budgets and latency in lent time, minus the cost that withheld windows predict."""
     compared, lending = harm.strata["cost"], stretches.lending
     # The curve never exceeds the penalty.
     bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
@@ -99,8 +99,8 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
-    """Return counts of requests in lent time: all that were compared, the late ones, and (estimated) those that were
-    late because of lending. Return None if there are too few windows."""
+    """Return three counts of requests in lent time: compared requests, late requests, and an estimate of the requests
+    that were late because of lending. Return None if there are too few windows."""
     if (compared := harm.strata.get("misses")) is None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
@@ -140,9 +140,9 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
 
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
-    """Return the term for the time that serving worked longer because of rollouts. Without enough withheld windows,
-    this time is estimated from `lent` (rows of `lent_time`): the measured delay, plus half of the time in which serving
-    and rollouts both worked. That it is half is an assumption."""
+    """Return the cost of the time that serving worked longer because of rollouts. Without enough withheld windows, this
+    time is estimated from `lent` (rows of `lent_time`). The estimate is the measured delay, plus half of the time in
+    which serving and rollouts both worked. The factor of one half is an assumption."""
     if (compared := harm.strata.get("busy")) is None:
         return _by_slices(lent, stretches, harm.confounded or "too few windows have both requests and device slices")
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))

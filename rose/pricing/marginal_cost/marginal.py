@@ -1,6 +1,6 @@
-"""The marginal cost m of borrowing (docs/pricing.md). It is no part of the bill. Each term is an exact fraction, at the
-prices of each stretch (the time between two price changes). If a price book does not state `idle_anyway`, the
-probability that the fleet would exist without leases, it counts as 1."""
+"""The marginal cost m of borrowing (docs/pricing.md). It is not on the bill. Each term is an exact fraction. Each
+stretch (the time between two price changes) has its own prices. `idle_anyway` is the probability P that the fleet would
+exist without leases. If the price book does not state P, P counts as 1."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,7 +82,7 @@ class Marginal:
 
     @property
     def basis(self) -> Basis:
-        """Return what the sum rests on, such as `measured`. Terms that the price book sets to 0 are ignored."""
+        """Return what the sum is based on, such as `measured`. Measured terms of $0 are ignored."""
         return terms.basis_of(term.basis for term in self.terms.values() if term.usd or term.basis != "measured")
 
     @property

@@ -31,8 +31,8 @@ def realised(
 
 def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
     """[D] Return the term if windows cannot be compared: the sum over load bins of N_lent * (v_lent - v_unlent) *
-    penalty. N is the number of requests and v their late share, from rows of `violations_by_load`. Bins without unlent
-    requests are left out. There is no interval: leases depend on load, so lent requests are not random."""
+    penalty. N is the number of requests and v the late share. Lent requests arrived while their device was leased. The
+    sum covers bins with lent and unlent requests. There is no interval, because leases depend on load."""
     compared = _compared(bins)
     counted = sum(row["requests"] for row, _ in compared)
     left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
@@ -53,7 +53,7 @@ def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, F
 
 
 def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
-    """Return (row, excess) for rows of lent requests: misses beyond those of as many unlent ones at the same load."""
+    """Return (row, excess) of lent requests: misses beyond those expected from unlent requests at this load."""
     requests, misses = Counter[int](), Counter[int]()
     for row in bins:
         if not row["lent"] and row["load_bin"] is not None:

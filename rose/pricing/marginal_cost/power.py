@@ -60,7 +60,8 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """Return the energy term, absent if there are no comparable readings and no power curve. Raises PriceBookError."""
+    """Return the energy term. It is absent if a class has no power curve and its readings cannot be compared.
+    Raises PriceBookError if a class has no power curve and no readings."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)

@@ -1,5 +1,5 @@
-"""Records in the ledger, from a CSV file, which devices were kept or let go because of lending. *Kept*: a serving
-device that its owner would have got back without lending. *Let go*: a dedicated device that was given up."""
+"""Records the decisions of a CSV file in the ledger. *Kept*: without lending, the serving device would have been given
+back. *Let go*: the dedicated device was given up because of lending."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def decisions(path: Path) -> tuple[ScaleDown, ...]:
 def _decision(where: str, line: Mapping[str | None, str | None]) -> ScaleDown:
     values = {name: (line.get(name) or "").strip() for name in COLUMNS}
     if None in line or not all(values[name] for name in COLUMNS[:-1]):
-        raise PricingError(f"{where} must have a value in each of {', '.join(COLUMNS[:-1])}; nothing may follow reason")
+        raise PricingError(f"{where} must have a value in each of {', '.join(COLUMNS[:-1])}; `reason` must be last")
     if values["decision"] not in ("kept", "let_go"):
         raise PricingError(f"{where}: `decision` must be kept or let_go, got {values['decision']!r}")
     from_ns, to_ns = (_utc_ns(where, name, values[name]) for name in ("from", "to"))
@@ -119,7 +119,7 @@ def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span
 
 
 def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
-    """Return (span, class) of the devices with this `decision`. If two spans overlap, the first one gives the class."""
+    """Return (span, device class) for a `decision`. If spans of a device overlap, the earlier span gives the class."""
     spans: list[tuple[Span, str]] = []
     named = sorted(
         (Span(row["device_id"], row["t0_ns"], row["t1_ns"]), str(row["device_class"]))
@@ -138,8 +138,8 @@ def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
 
 
 def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
-    """Return the dollars saved in the run's period by letting devices go, from rows of `scale_downs`. Time in which a
-    device was in the fleet does not count. Other time counts in whole units of purchase. Raises PriceBookError."""
+    """Return the dollars saved in the run's period by letting devices go, from rows of `scale_downs`. A device saves
+    nothing while it is in the fleet. Other time counts in whole units of `bought_in_hours`. Raises PriceBookError."""
     period_ns = allocation.period_ns
     tenures: dict[str, list[tuple[int, int]]] = {}
     for device in allocation.devices:
@@ -185,9 +185,9 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]],
 ) -> Fraction:
-    """Return the amortized price of the time that nobody would have paid for without leases. `gate` has, by stretch,
-    the probability that the fleet would have existed anyway. `billed` time counts with the weight 1 - gate. A row of
-    `kept` has the weight gate * the run's share of the row's piece in `pieces`."""
+    """Return the amortized price of device time that exists only because of leases. `gate` has, for each stretch, the
+    probability that the fleet would exist without leases. `billed` time has the weight 1 - gate. A row of `kept` has
+    the weight gate * the run's share of the row's piece in `pieces`."""
     times_ns = defaultdict(Fraction, {key: (1 - gate[key[1]]) * ns for key, ns in billed.items()})
     for row in kept:
         share = gate[row["segment"]] * pieces[row["span"]][1]

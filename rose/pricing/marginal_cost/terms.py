@@ -64,7 +64,7 @@ def basis_of(bases: Iterable[Basis]) -> Basis:
 
 
 def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
-    """Return a range that covers the ranges of all entries, as factors (lowest, highest); without ranges, (1, 1)."""
+    """Return the lowest `low_share` and the highest `high_share` of all entries, or (1, 1) if no entry has them."""
     low, high = 1.0, 1.0
     for entry in entries:
         if entry.low_share is not None and entry.high_share is not None:
@@ -73,7 +73,7 @@ def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
 
 
 def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | None:
-    """Return the interval of a sum of `costs`, each (dollars, entries that set it), or None if no entry has a range."""
+    """Return the interval of the sum of `costs`: pairs (dollars, price entries). It is None if no entry has a range."""
     ranged = [(float(usd), range_of(entries)) for usd, entries in costs]
     if all(low == high for _, (low, high) in ranged):
         return None
@@ -119,7 +119,7 @@ class Stretches:
         return sum(change <= at_ns for change in self.changes_ns)
 
     def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        """Divide a row by time. Yield (number of the stretch, the part of each column in `names` in this stretch)."""
+        """Divide the row's columns `names` among stretches, by time. Yield (stretch number, its part by column)."""
         if row["t0_ns"] is None:
             yield row["segment"], {name: Fraction(row[name]) for name in names}
             return

@@ -1,1 +1,1 @@
-"""Price books: their entries, the rule that chooses one, and the example that comes with ROSE."""
+"""Price books: their entries, the rule that chooses a book, and the example that comes with ROSE."""

@@ -108,7 +108,7 @@ class Entry(BaseModel):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return a key for what the entry is a price of. Two entries with the same key must not overlap in time."""
+        """Return what the entry prices, such as a device class. Entries with the same key must not overlap in time."""
         named = (getattr(self, field) for field in self.key_fields)
         return tuple(value for value in named if value is not None)
 
@@ -131,7 +131,7 @@ class Dated(Entry):
 
 
 class DevicePrice(Dated):
-    """The price in USD of a device-hour, used or not. An entry with a `pool` is preferred to one without."""
+    """The price in USD of a device-hour, used or not. An entry with `pool` is preferred to an entry for all pools."""
 
     key_fields = ("device_class", "pool")
     may_be_a_guess = False
@@ -159,7 +159,7 @@ class Offer(Dated):
 
 
 class PowerFigure(Entry):
-    """The watts of a device class without a meter, idle and at full load. In between, watts rise linearly with load."""
+    """The assumed watts of a device class, idle and at full load. In between, watts rise linearly with load."""
 
     key_fields = ("device_class",)
 
@@ -193,7 +193,7 @@ class TransferPrice(Dated):
 
 
 class Lending(Dated):
-    """Costs of lending, except energy and transfer, and the probability that the fleet would exist without leases."""
+    """The probability that the fleet would exist without leases, and costs of lending except energy and transfer."""
 
     idle_anyway: Probability | None = None  # Probability that the fleet would exist without leases.
     idle_anyway_low: Probability | None = None  # Low end of its 95% range.
@@ -259,7 +259,7 @@ class DeviceTag(Entry):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return a key such as `pool=serving`. A device and a class may have the same name."""
+        """Return a key such as `pool=serving`. It names the field, as a device and a class may have the same name."""
         fields = type(self).model_fields
         chosen = ((fields[name].alias or name, getattr(self, name)) for name in self.key_fields)
         return tuple(f"{name}={value}" for name, value in chosen if value is not None)

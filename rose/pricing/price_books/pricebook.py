@@ -1,6 +1,6 @@
 """The price book: a TOML file of prices, with date, version and sources. Rates are `Decimal` and never rounded here. A
-missing price is an error, not 0. `choose` takes the first of these: the book that the command names, the book that the
-ledger adopted, the book that all runs name, the book in ROSE_PRICE_BOOK, and last an example that all runs name."""
+missing price is an error, not 0. `choose` looks for a book in this order: the command names it, the ledger adopted it,
+all runs name it, ROSE_PRICE_BOOK names it. A book of example prices that all runs name comes last."""
 
 import functools
 import hashlib
@@ -115,7 +115,7 @@ class PriceBook(_File):
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
-        """Return the price of a device at `ns`. An entry that names the pool is preferred to one that names none."""
+        """Return the price of a device at `ns`. An entry for `pool` is preferred to an entry for all pools."""
         of_class = [price for price in self.device if price.device_class == device_class]
         wanted = [price for price in of_class if price.pool is None or price.pool == pool]
         holding = [price for price in wanted if price.holds_at(ns)]
@@ -287,8 +287,8 @@ def choose(
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book for `run_id` or, if this is None, for all runs of `provenance` with a device in `period`.
-    The module says how it is chosen; `price_book` is the book that a command names.
+    """Return the price book of `run_id`, or if this is None, of all runs of `provenance` with a device in `period`.
+    `price_book` is the book that a command names. The docstring of the module has the order of choice.
     Raises NoPriceBookError, NothingChargedError, PricingError, PriceBookError or LedgerError."""
     if isinstance(price_book, PriceBook):
         return price_book
@@ -371,12 +371,12 @@ def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook
 
 
 def _recorded_text(name: str, sha256s: set[str | None]) -> str:
-    """Return the text of a price book file that a ledger names. Raises PriceBookError unless this is a regular .toml
-    file of at most 1 MiB with the recorded SHA-256: a ledger's writer must not choose which files a reader opens."""
+    """Return the text of a price book file that a ledger names. It must be a regular .toml file of at most 1 MiB with
+    the recorded SHA-256: a ledger's writer must not choose which files a reader opens. Raises PriceBookError."""
     sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
     if sha256 is None:
         several = "several SHA-256" if len(sha256s) > 1 else "no SHA-256"
-        raise PriceBookError(f"the ledger has {several} of {name}, so it is not opened; name the book with `-b FILE`")
+        raise PriceBookError(f"{name} is not opened: it has {several} in the ledger; name the book with `-b FILE`")
     try:
         if not name.endswith(".toml"):
             raise PriceBookError(f"{name} is not opened: its name does not end in .toml; name the book with `-b FILE`")

@@ -1,5 +1,5 @@
 """The cost of a correct answer, in two figures. A bootstrap over blocks of groups gives their 95% intervals.
-- *measured*: dollars / accepted trajectories, a ratio of sums, at each price line (LINES).
+- *measured*: dollars / accepted trajectories, a ratio of sums, for each token price in LINES.
 - *formula*: CPM * R * (1 + pi * rho) / alpha, in dollars per million answer tokens, at the token prices of the run's
   start. With pi = 1, this formula is published ([A]). With pi from the prices of rollout tokens, it is called C3 ([D]).
 
@@ -10,7 +10,7 @@ only groups with a verdict ("judged"):
 
 Stale trajectories count neither in alpha nor in the accept rate. The bootstrap also draws token prices (`tokens`) and
 the cost m of borrowing from their intervals. A share has Wilson's interval, with groups as clusters. PPV is the share
-of correct trajectories among the accepted and audited ones. Each figure, divided by PPV, is per correct answer."""
+of audited accepted trajectories that are correct. A figure divided by PPV is the cost per correct answer."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class TokenCost:
 def token_cost(
     allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal, spreads: Mapping[str, Spread]
 ) -> TokenCost:
-    """[D] Return c = p / (tau * (1 - w)) at each price line, which is rollout dollars / useful (not wasted) tokens.
+    """[D] Return rollout dollars / useful (not wasted) tokens at each price line. This is c = p / (tau * (1 - w)).
 
-    In the line `serving`, borrowed time has its amortized price. In `opportunistic`, it has its marginal price, with
-    avoidable device time. In `blended`, all rollout time has the price that was paid."""
+    In the line `serving`, borrowed time has its amortized price. In `opportunistic`, borrowed time has its marginal
+    price, plus avoidable device time. In `blended`, all rollout time has the price that was paid."""
     borrowed, dedicated = tokens["borrowed"].useful, tokens["dedicated"].useful
     dedicated_usd, useful = rollout_usd(allocation.in_pools("rollout", "train")), borrowed + dedicated
     sums = {

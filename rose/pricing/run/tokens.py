@@ -5,9 +5,9 @@ tokens are wasted, and the others are useful. [D] A token's price is dollars / t
 
 To find how uncertain the price is, the run's time is divided into equal blocks, which count as independent (batch
 means: Law, Simulation Modeling and Analysis, ch. 9). A block's dollars are its rollout time at the mean price of each
-device class. The price's variance is that of a ratio under cluster sampling, and its interval is Student's t. Since
-neighbouring blocks may be correlated, the variance is computed twice, from blocks and from pairs of neighbours. The
-larger one is used."""
+device class. The price has the variance of a ratio under cluster sampling, and Student's t interval. Neighbouring
+blocks may be correlated. So the variance is computed twice: from blocks, and from pairs of neighbouring blocks. The
+larger variance is used."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

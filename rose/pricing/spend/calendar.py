@@ -41,7 +41,7 @@ class Calendar:
         return ZoneInfo(self.tz)
 
     def period(self, text: str, now_ns: int) -> Period:
-        """Return the period that `text` describes in one of FORMS, at most ten years. Raises QuestionError."""
+        """Return the period that `text` describes (see FORMS). Raises QuestionError, also if it is above ten years."""
         first, dots, last = text.partition("..")
         begin, end = self._bounds(first, now_ns)[0], self._bounds(last if dots else first, now_ns)[1]
         if end - begin > _DAYS_MAX * NS_PER_DAY:

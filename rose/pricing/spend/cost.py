@@ -59,7 +59,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line: its value in each dimension, and its amounts. In the fully loaded view, `ns` and `tokens` are 0."""
+    """A line of a `Cost`: its dimensions' values, and amounts. In the fully loaded view, `ns` and `tokens` are 0."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -78,7 +78,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """The answer, in nano-dollars. The `lines` sum to `total`. `bill_nano` is the bill without filters."""
+    """The answer to a question, in nano-dollars. `lines` sum to `total`. `bill_nano` is the bill without filters."""
 
     question: Question
     lines: tuple[Line, ...]

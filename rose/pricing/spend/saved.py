@@ -1,8 +1,8 @@
 """What borrowing saved in a period, in two figures that are never added: saved against buying, and capacity avoided.
 
-Both are computed for a fleet, then divided. An RL run gets a share in proportion to its tokens, minus what its own
-borrowing added. The fleet's run gets the rest. A period gets a share in proportion to the tokens borrowed in its hours.
-So the figures of runs and of periods add up."""
+Both figures are computed for a fleet, then divided among runs and periods. So the figures of runs or periods add up.
+An RL run gets a share in proportion to its tokens, minus what its own borrowing added to the bill. The fleet's run gets
+the rest. A period gets a share in proportion to the tokens borrowed in its hours."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class PeriodSaving:
     """The savings in a period, in nano-dollars. If they are None, `why` says why.
 
     `cash_nano`, the saving against buying, is `bought_nano` (dedicated devices) plus the price of devices let go, minus
-    `added_nano` (borrowing). It has two values: if the fleet would exist anyway, and if it would not."""
+    `added_nano` (borrowing). Its two values (ENDS) differ if the price book does not state `idle_anyway`."""
 
     why: str | None = None
     capacity_nano: int | None = None
@@ -127,7 +127,7 @@ def saved(
     kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the savings of a period. `team` and `run_id` select runs. `kept` is a cache of runs, for one price book.
+    """Return the savings of a period. `team` and `run_id` select runs. `kept` is a cache of results at one price book.
 
     `progress` receives the count of finished runs and of all runs. Raises NothingChargedError if there are no runs,
     QuestionError for an unknown run or team, PricingError if a price book or a provenance must be chosen."""
@@ -271,7 +271,7 @@ def _ends(ends: Iterable[int]) -> tuple[int, int]:
 
 
 def cash_text(saving: PeriodSaving) -> str:
-    """Return a text such as `$1.20`, or `$1.20 or less` if a cost is unknown. Two values are in the order of ENDS."""
+    """Return a text such as `$1.20`, `$1.20 or $0.90` (two values), or `$1.20 or less` (a cost is unknown)."""
     if saving.cash_nano is None:
         return "not known"
     ends = " or ".join(dict.fromkeys(format_usd(end) for end in saving.cash_nano))

@@ -56,7 +56,7 @@ def sums(columns: Ints) -> Floats | None:
 
 def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
     """Draw blocks of neighbouring units with replacement. Return the sums of the columns in each resample, and the
-    number of blocks (0: too few units). More units are needed if neighbours are correlated in the columns `made`.
+    number of blocks (0: too few units). The more neighbours correlate in the columns `made`, the more units are needed.
 
     If neighbouring units correlate by r, blocks of g units have only 1 - 2r / (g (1 - r^2)) of the variance of
     independent blocks (batch means of an autoregression). So the draws' spread is divided by the root of that share."""
@@ -110,8 +110,8 @@ def expanded(units: int) -> float:
 
 @functools.lru_cache(maxsize=8)
 def normals(seed: int) -> Floats:
-    """Return normal draws for an estimate that has a 95% interval of its own. They are scaled so that half of this
-    interval has the width 1: `interval(draws, BLOCKS)` is -1 to 1. They may be combined with draws of `by_time`."""
+    """Return normal draws for an estimate with a known 95% interval. Their `interval(draws, BLOCKS)` is -1 to 1, so
+    they can be combined with draws of `by_time`."""
     drawn = np.random.default_rng(seed).standard_normal(RESAMPLES) / expanded(BLOCKS)
     drawn.flags.writeable = False
     return drawn

@@ -3,8 +3,8 @@
 [D] y is a measure, such as late requests, and x is its base, such as requests. Y and X are their sums. The effect on y
 is Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. Each device with enough withheld windows is a stratum,
 and all other devices together are one stratum. Windows were drawn at random, so they are the clusters. The rate of
-withheld windows, Y_withheld / X_withheld, has Student's t interval (Welch and Satterthwaite). If the rate has a bound,
-a largest possible value, it has Wilson's interval. Strata are combined by MOVER."""
+withheld windows, Y_withheld / X_withheld, has Student's t interval (Welch and Satterthwaite). A rate with a largest
+possible value (`bound`) has Wilson's interval instead. `uncertainty.total` combines the strata (MOVER)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOGETHER = ""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """Sums over the lent or the withheld windows. `squares` is the sum of y^2 over events, None if y has no events."""
+    """Sums over lent or withheld windows. `squares` sums y^2 over requests. It is None if requests have no y."""
 
     x: float
     y: float
@@ -138,8 +138,8 @@ def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, fl
 
 
 def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
-    """Return how many independent trials would tell as much about the rate as the withheld windows do. By chance, a few
-    windows may vary too little. So a part of their variance is taken from lent windows, if this gives fewer trials."""
+    """Return how many independent trials would tell as much about the rate as the withheld windows do. A few windows
+    may vary too little by chance. So a part of the variance is taken from lent windows, if this gives fewer trials."""
     side = part.withheld
     share = min(1.0, side.y / side.x / bound)
     spread, variance = share * (1 - share), side.variance / bound**2

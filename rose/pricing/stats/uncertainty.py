@@ -18,7 +18,7 @@ Z_POWER = 0.8416212335729143  #: Standard normal quantile of 80%, the chance tha
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """The number of clusters, and the sums over clusters of y * y, y * x and x * x."""
+    """The number of clusters, and the sums over clusters of y * y, y * x and x * x. y and x are a cluster's sums."""
 
     count: int
     yy: float
@@ -61,7 +61,7 @@ def wilson(rate: float, trials: float) -> tuple[float, float]:
 
 
 def share_interval(successes: float, trials: float, clusters: Clusters) -> tuple[float, float]:
-    """Return Wilson's interval of successes / trials. If each cluster has one trial, every trial counts in full."""
+    """Return Wilson's interval of successes / trials. If each cluster has one trial, all trials are independent."""
     effective = float(trials) if trials == clusters.count else effective_trials(successes, trials, clusters)
     low, high = wilson(successes / trials, effective)
     return rounded(low), rounded(high)
@@ -107,7 +107,7 @@ class Estimate:
         return self._at(normals(seed))
 
     def draws_like(self, resampled: Floats) -> Floats:
-        """Return values distributed as in `draws`. They are largest where `resampled` is largest, and so on."""
+        """Return values distributed as in `draws`, but in the rank order of `resampled`."""
         from scipy.special import ndtri
 
         place = np.argsort(np.argsort(resampled, kind="stable"), kind="stable")
@@ -130,7 +130,7 @@ def more_units(estimate: Estimate, units: int) -> int | None:
 
 def total(estimates: Iterable[Estimate]) -> Interval | None:
     """Return the interval of a sum of independent estimates (MOVER). Its low end is sum - sqrt(sum of (value - low)^2).
-    With two Wilson intervals, the result is Newcombe's interval of a difference."""
+    For a difference of two rates with Wilson's intervals, this is Newcombe's interval."""
     parts = list(estimates)
     if not parts:
         return None

@@ -7,7 +7,7 @@ coefficients are fitted by generalised least squares. In the draws, each r has i
 
 A day is called a departure in any of three cases. Its news exceeds `NEWS` robust deviations. Its Studentized residual
 is more than chance explains. Or its logarithm is `FAR` robust deviations from the median of its weekday. After a level
-shift or a holiday, only the later days are used, if they are enough. After a burst there is no forecast."""
+shift or a holiday, only later days are used, and `DAYS_MIN` are needed. After a burst there is no forecast."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ASSUMES = "assuming no level shift, holiday or burst to come"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """The forecast of a month's whole cost, in nano-dollars. Without enough data, it is None, and `method` says why."""
+    """The forecast of a month's whole cost. With too little data, the amounts are None, and `method` says why."""
 
     method: str
     expected_nano: int | None = None
@@ -49,7 +49,7 @@ class Forecast:
 def forecast(
     history: Mapping[date, int], spent_nano: int, left: Sequence[tuple[date, Fraction]], budget_nano: int | None = None
 ) -> Forecast:
-    """Return a month's forecast. `history` has no gaps. `left` has each coming day, with the share of it to come."""
+    """Return a month's forecast. `history` has no gaps. `left` has each remaining day, and how much of it remains."""
     if not left:
         return Forecast(
             method="the month is over",
@@ -86,7 +86,7 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The fit for one r (`carried`). `root` is the root of the matrix coefficient covariance / error variance.
+    """The fit for one r (`carried`). `root` is the Cholesky factor of the coefficients' covariance / error variance.
     `squares` is the sum of squared residuals."""
 
     carried: float

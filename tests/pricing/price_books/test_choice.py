@@ -142,7 +142,7 @@ def test_only_the_file_that_a_run_began_with_is_opened(
     (tmp_path / "long.toml").write_bytes(b"#" * (2**20 + 1))
     asked = [
         ("edited.toml", digest, r"is not the file that the run began with \(SHA-256 [0-9a-f]{64}\).*`-b FILE`"),
-        ("edited.toml", None, r"has no SHA-256 of .*edited.toml, so it is not opened; name the book with `-b FILE`"),
+        ("edited.toml", None, r"edited.toml is not opened: it has no SHA-256 in the ledger; name .*`-b FILE`"),
         ("fifo.toml", digest, "is not a regular file"),
         ("long.toml", digest, "is not a regular file of at most 1048576 bytes"),
         ("passwd", digest, "does not end in .toml"),
