@@ -150,7 +150,7 @@ def load(path: Path) -> AlertsConfig:
 
 
 def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
-    """Read lines `NAME=URL`, and return the alert destinations by name. The text of an AlertsError contains no URL."""
+    """Return the alert destinations by name, from lines `NAME=URL`. The text of an AlertsError contains no URL."""
     from apprise import Apprise, AppriseAsset
 
     source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file

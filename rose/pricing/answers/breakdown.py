@@ -1,5 +1,6 @@
-"""The cost per accepted trajectory by policy version, task or step of a run. Rollout tokens cost what was paid for them
-("blended"). The row `unallocated` has cost that belongs to no other row, such as the cost of time without tokens."""
+"""The cost per accepted trajectory by policy version, task or step of a run. Tokens have the "blended" price. The row
+`unallocated` has the cost of tokens without a known version, task or step. The row also has all
+borrowed cost if no token was borrowed, and all dedicated cost if no token was dedicated."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -42,7 +43,7 @@ def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenC
 
 
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return a row for each `part` of the groups in `counted`, then `unallocated`, which has groups without a part."""
+    """Return a row for each version, task or step (`part`). The last row, `unallocated`, sums groups without a part."""
     paid = cost.paid
     groups: dict[str, list[list[int]]] = defaultdict(list)
     for row in counted:

@@ -1,14 +1,14 @@
 """The effects that explain a change of cost between two periods. They sum to the change, exact to the nano-dollar.
 
 [D] They are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 2018, chapters 7 and 14.
-A cell is a bucket, a pool and a device class. A line is what one group, such as a team, has in a cell: device time v
-and cost c. v0 and c0 are of the earlier period, v1 and c1 of the later one. V0 and V1 are sums of v over all lines of
-the same `work`. G = V1 / V0.
-- r is the earlier cost of the line's cell, divided by the cell's earlier time. R is the same for the cell's whole pool.
-- Volume = c0 * (G - 1). For rollouts, it has the three parts in OUTPUT. If V0 is 0, the whole change is volume.
-- Share borrowed = (v1 - v0 * G) * R. Only rollouts have it. Without R, it is v1 * r.
+A cell is a bucket, a pool and a device class. A line is the part of a cell that belongs to one group, such as a team.
+A line has device time v0 and cost c0 in the earlier period, and v1 and c1 in the later period. V0 is the sum of v0 over
+all lines of the same `work`, and V1 is the sum of v1. G = V1 / V0.
+- r = earlier cost / earlier time of the line's cell. R = the same ratio for all rollout time of the cell's pool.
+- Volume = c0 * (G - 1). For rollouts, OUTPUT names its three parts. If V0 is 0, the whole change is volume.
+- Share borrowed = (v1 - v0 * G) * R, for rollouts only. If the pool had no earlier time, it is c1.
 - Mix = v1 * r - c0 * G - share borrowed. Price = c1 - v1 * r.
-- If the cell had no earlier time, there is no r. Then c1 stands in the place of v1 * r."""
+- If the cell had no earlier time, r is unknown. Then c1 replaces v1 * r in mix and price."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -180,7 +180,7 @@ def _of_work(
         at_old_rates = Fraction(cost1) if rate is None else ns1 * rate
         moved = Fraction(0)
         if work == "rollout":
-            # A new pool has no rate of its own: its time moved at the rates of its cells.
+            # A new pool and its cells have no earlier rate: the whole cost counts as moved.
             moved = at_old_rates if pool is None else (ns1 - before.ns[line] * growth) * pool
             yield line, SHARE_BORROWED, moved
         yield line, MIX, at_old_rates - cost0 * growth - moved
@@ -216,8 +216,8 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return the change from `before` to `period`. By default, `before` is the previous month or, if `period` is no
-    month, as much time just before. Raises PricingError for overlap or no charges in `period`, and LedgerError."""
+    """Return the change from `before` to `period`. By default, `before` is the equally long time before `period`, or
+    the previous month for a month. Raises LedgerError, or PricingError for overlap or a `period` without charges."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")
@@ -233,7 +233,7 @@ def build(
 
 
 def sentence(comparison: Changes) -> str:
-    """Return a text with the change and its largest effect."""
+    """Return a sentence with the change, and the effect that contributed most to it."""
     change = comparison.total.change_nano
     if change == 0:
         return "It cost the same."

@@ -45,7 +45,7 @@ _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found co
 def sections(
     run: PricedRun, only: str | None = None, by: By | None = None, probes: Path | None = None
 ) -> dict[str, Section]:
-    """Return the section `only`, by default cost, frontier and verifiers. Raises PricingError for unusable probes."""
+    """Return the section `only`; None means cost, frontier and verifiers. Raises PricingError for unusable probes."""
     made = {}
     if only in (None, "cost"):
         made["cost"] = cost(run, by)
@@ -176,7 +176,7 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
 
 
 def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
-    """Return X and X / PPV. X is CPM * R * (1 + pi * rho) / alpha, with the pi of `line`. At `blended`, X is C3."""
+    """Return X = CPM * R * (1 + pi * rho) / alpha, and X / PPV. pi is `run.cost.pi(line)`. For `blended`, X is C3."""
     pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
     c3 = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
     usd = None if c3 is None else Fraction(c3)

@@ -113,7 +113,7 @@ def of_training(judged: Iterable[TrainingStep]) -> Elasticity:
 
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
-    """For each row, fit solved = judged * exp(a + b * x), and return b. The likelihood has only one maximum."""
+    """Return b of the maximum-likelihood fit solved = judged * exp(a + b * x), for each row. The maximum is unique."""
     b = np.zeros(len(x))
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = (solved * x).sum(axis=1) / solved.sum(axis=1)

@@ -1,5 +1,5 @@
-"""Says where the next dollar lowers the cost of a correct answer more: in inference or in training. Says the same for a
-second of free device time (slack). docs/pricing.md has the rules. Elasticities are measured on groups of training."""
+"""Says where the next dollar, or the next second of free device time (slack), lowers the cost of a correct answer more:
+in inference or in training (docs/pricing.md). Elasticities are measured on the groups that training used."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -83,7 +83,7 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -> Spend | str:
-    """Return what inference and training cost, or why this is unknown. `shares_fleet`: serving is on a fleet's bill."""
+    """Return what inference and training cost, or why it is unknown. `shares_fleet`: a fleet's run pays for serving."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
@@ -107,7 +107,7 @@ def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -
 def slack(
     allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, updates: int = 0
 ) -> tuple[float, float] | str:
-    """Return the shares by which a slack second grows rollouts and training, or which data are missing."""
+    """Return by which shares one slack second increases (rollouts, training), or a text that names missing data."""
     borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
     generated = sum(made.generated for made in tokens.values())
@@ -131,8 +131,8 @@ def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
 
 
 def next_step(eta_n: Elasticity, eta_t: Elasticity, growth: tuple[float, float], what: str) -> Answer:
-    """Return where to spend the next dollar or slack second (`what`). `growth` has the shares
-    by which this unit makes rollouts and training grow. A dollar also raises the cost; a slack second does not."""
+    """Return where to spend `what`: the next dollar or slack second. `growth` has the shares by which `what` increases
+    rollouts and training. A dollar for inference also adds to the cost of answers; a slack second does not."""
     inference, training = _gain(eta_n, growth[0], own_cost=1 if what == "dollar" else 0), _gain(eta_t, growth[1])
     apart: Interval | None = None
     if inference.draws is not None and training.draws is not None:
@@ -151,8 +151,8 @@ def next_step(eta_n: Elasticity, eta_t: Elasticity, growth: tuple[float, float],
 
 
 def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
-    """Return the share by which the cost falls if one side, inference or training, grows by the share `rate`. The
-    additional answers lower the cost by eta * rate. The growth itself costs own_cost * rate."""
+    """Return the share by which the cost falls if inference, or training, grows by the share `rate`. The additional
+    answers lower the cost by eta * rate. Paying for the growth raises the cost by own_cost * rate."""
     if eta.value is None or eta.draws is None:
         return eta
     draws, value = (eta.draws - own_cost) * rate, bootstrap.rounded((eta.value - own_cost) * rate)

@@ -1,5 +1,5 @@
 """A policy learned if its accepted share is higher at the end of a run than at the beginning, and the Wilson intervals
-of the two shares do not overlap. Each end is `GROUPS_MIN` judged groups, or a quarter of the run if less."""
+of the two shares do not overlap. Both ends have `GROUPS_MIN` judged groups, but at most a quarter of the run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def stretches(rows: Iterable[Mapping[str, Any]]) -> list[Stretch]:
 
 
 def learned(course: Sequence[Stretch]) -> Learned | None:
-    """Return the comparison of a run's beginning with its end, or None for fewer than two stretches."""
+    """Compare a run's beginning with its end. Return None if `course` has fewer than two stretches of steps."""
     if len(course) < 2:
         return None
     begin, end = _end(course), _end(course[::-1])

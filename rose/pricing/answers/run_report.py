@@ -187,7 +187,8 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Return dollars per million useful tokens. The marginal price of dedicated devices is the cost of buying them."""
+    """Return dollars per million useful tokens. The marginal price on dedicated devices is what the borrowed tokens
+    would have added to the bill on dedicated devices."""
     make, way = run.make, compared.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:
@@ -238,7 +239,7 @@ def _fates(run: PricedRun) -> Table:
 
 
 def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
-    """Return request latency on lent and on other devices. A budget that differs between requests is not shown."""
+    """Return request latency on lent and on other devices. If a budget differs between requests, its range is shown."""
     make = run.make
     by_name = {"all" if row["everything"] else "lent" if row["lent"] else "not lent": row for row in totals}
     by_name = {name: by_name.get(name, {"requests": 0}) for name in ("lent", "not lent", "all")}
@@ -291,7 +292,7 @@ def _longer(run: PricedRun) -> str:
 def _events(
     make: Figures, leases: Sequence[Mapping[str, Any]], syncs: Sequence[Mapping[str, Any]], leased_ns: int
 ) -> Table:
-    """Return counts of leases and syncs. Raises PricingError if a lease has a closing reason that is not known."""
+    """Return counts of leases and syncs. Raises PricingError if a lease has an unknown closing reason."""
     counts = dict.fromkeys(CLOSINGS, 0) | {row["name"]: row["number"] for row in leases}
     if unknown := counts.keys() - CLOSINGS:
         raise PricingError(f"leases have closing reason {', '.join(sorted(unknown))}, not one of {', '.join(CLOSINGS)}")

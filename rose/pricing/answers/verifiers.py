@@ -141,7 +141,7 @@ def _draws(
 
 
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
-    """Return each verifier's share of draws in which it is the cheapest. Verifiers that tie in a draw share it."""
+    """Return the share of draws in which each verifier is cheapest. If n verifiers tie in a draw, each gets 1 / n."""
     # Without a correct accepted answer in a draw a verifier has no cost there: it counts as the most expensive.
     costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
     ties = (costs == costs.min(axis=0)) & np.isfinite(costs)

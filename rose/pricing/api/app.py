@@ -1,4 +1,4 @@
-"""The HTTP server: its paths, the check of who may ask, and errors as JSON."""
+"""The HTTP server: its paths, its access check, and its errors as JSON."""
 
 import functools
 import hmac

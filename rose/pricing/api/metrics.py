@@ -141,7 +141,7 @@ def _figures(served: ServedLedger, month: Period, provenance: str) -> Iterator[S
 def _of_runs(
     cost: Cost, loaded: Cost, saved: Saved | None, accepted: Mapping[str, int]
 ) -> Iterator[tuple[Run, tuple[str, ...], float]]:
-    """Yield (run, key, value). The key has the metric's name and, for a cost, the view."""
+    """Yield ((team, run id), key, value). `key` has the metric's name and, for a cost, the view."""
     teams: dict[str, str] = {}
     for line in cost.lines:
         team, run, pool, bucket = line.values

@@ -109,7 +109,7 @@ def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int
 
 
 def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> Iterator[WriterEvents]:
-    """Yield each writer's seqs and files of `events`. `verified` tells whose chain is broken. Raises LedgerError."""
+    """Yield the seq range and files of each writer in `events`. `verified` names broken chains. Raises LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
         by_writer.setdefault(row["writer"], []).append(row["seq"])

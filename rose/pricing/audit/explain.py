@@ -1,5 +1,5 @@
-"""The explanation of a device-hour's charge. It recomputes each step: the price book's entry, nanoseconds by bucket,
-the division by largest remainder, and the ledger's events."""
+"""Explains a device-hour's charge. Each step is computed again from the price book and the ledger's events, and then
+compared with the charge."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,7 +102,7 @@ class Explanation:
 
 
 def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, provenance: str | None = None) -> Explanation:
-    """Explain a charge at today's price. Raises LedgerError, or PricingError unless exactly one device-hour matches."""
+    """Explain a charge at the prices of `book`. Raises PricingError unless one device-hour matches, and LedgerError."""
     hour_ns = question.hour_ns
     hour = None if hour_ns is None else of_hours(hour_ns, hour_ns)
     priced = charges.price(ledger, book, hour, run_id=question.run_id, provenance=provenance)
@@ -121,7 +121,7 @@ def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, proven
 
 
 def explain_closed(ledger: Ledger, question: ChargeQuestion, close_id: str) -> list[Explanation]:
-    """Explain a charge as it was closed and, if corrected, as last corrected. Raises as `explain` and `of_close` do."""
+    """Explain a charge as closed and, if corrected, as last corrected. Raises errors of `explain` and `of_close`."""
     closed = of_close(ledger, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
     device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)

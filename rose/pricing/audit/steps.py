@@ -39,7 +39,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A sum as charged and as recounted now. `asked` is False if the question is not about this sum."""
+    """A sum as charged, and as counted again now. `asked` says whether the question is about this sum."""
 
     what: str
     charged: int
@@ -77,8 +77,8 @@ def capacity(
     everybodys: pl.DataFrame,
     part: Held | None,
 ) -> Iterator[Step]:
-    """Yield the steps that explain charges for device time. `rows` are the run's charges in this device-hour, of which
-    the question is about `question_rows`. `everybodys` has the charges of all runs that held the device."""
+    """Yield the steps that explain charges for device time. `rows` has the run's charges in this device-hour. The
+    question is about `question_rows`, a part of `rows`. `everybodys` has the charges of all runs on the device."""
     rows, question_rows, everybodys = map(_with_tenant, (rows, question_rows, everybodys))
     names = ("fleet_run_id", "device_id", "lease_id", "bucket", "rl_run_id")
     whole = _by(rows, names)

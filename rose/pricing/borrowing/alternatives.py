@@ -28,7 +28,7 @@ _DEDICATED = ("rollout", "train")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Borrowing and its `alternatives`, dedicated devices first. They are empty if no borrowed token was useful."""
+    """Borrowing and its alternatives, dedicated devices first. The tuple is empty if no borrowed token was useful."""
 
     borrowed: RolloutOutput
     dedicated: RolloutOutput
@@ -100,9 +100,8 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """What was borrowed in each UTC hour, and how long dedicated devices were idle in this hour (`idle_ns`). `fleet`
-    and `own` are the useful tokens that the fleet and the run borrowed. If dedicated devices made no useful token,
-    `fleet` and `own` are borrowed nanoseconds instead."""
+    """Borrowed amounts, and idle nanoseconds of dedicated devices, by UTC hour. The run borrowed `own`, and the whole
+    fleet borrowed `fleet`. Amounts are useful tokens, or nanoseconds if dedicated devices made no useful token."""
 
     idle_ns: Mapping[int, Fraction]
     fleet: Mapping[int, int]
@@ -110,9 +109,9 @@ class _Need:
 
     @classmethod
     def over(cls, charged: Charges, fleet: Charges, classes: set[tuple[str, str]], amount: str) -> _Need:
-        """Return what was borrowed by the run (`charged`) and by its `fleet`, and the idle time that could have been
-        used instead. `amount` is the column that measures borrowing: `tokens` or `ns`. `classes` has the pairs (pool,
-        device class) whose idle time counts. If `classes` is empty, rollout devices of all borrowed classes count."""
+        """Return what the run (`charged`) and its `fleet` borrowed, in `tokens` or `ns` (`amount`). Also return the
+        idle time of devices that could have worked instead. `classes` has the pools and classes of these devices. If
+        `classes` is empty, rollout devices of every borrowed class could have worked instead."""
         lent = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout") & (pl.col("kind") == "capacity")
         if amount == "tokens":
             lent &= pl.col("fate").is_in(USEFUL)

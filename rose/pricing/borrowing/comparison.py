@@ -118,7 +118,7 @@ def comparison(run: PricedRun) -> Section:
 def multiplier(
     make: Figures, borrowed_useful: int, dedicated_useful: int, charged_usd: Fraction, dedicated_usd: Fraction
 ) -> tuple[Row, ...]:
-    """Return rows for the cost multiplier M and its factors. They are unknown if borrowing lowered the bill."""
+    """Return rows for the cost multiplier M and its factors. Their values are unknown if borrowing lowered the bill."""
     gain = ratio = m = None
     if borrowed_useful and dedicated_useful and charged_usd >= 0 and dedicated_usd > 0:
         gain, ratio = Fraction(borrowed_useful + dedicated_useful, dedicated_useful), charged_usd / dedicated_usd
@@ -202,8 +202,8 @@ def worth_it(cash: Saving | None, m: Marginal) -> bool | None:
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:
-    """Return two savings as text: if the fleet would exist without leases, and if it would not. Return None if `cash`
-    is None, or if the price book has `idle_anyway`, the probability that the fleet would exist without leases."""
+    """Return two savings as text: for a fleet that would exist without leases, and for a fleet that would not. Return
+    None if `cash` is None, or if the price book has `idle_anyway`, the probability of the first case."""
     if cash is None or not m.unstated_usd:
         return None
     ends = f"{_usd(cash.usd)} {WOULD}, {_usd(cash.usd - m.unstated_usd)} {WOULD_NOT}"

@@ -47,8 +47,8 @@ class Rate:
 
     @property
     def misses_per_s(self) -> Fraction | None:
-        """Return how many missed budgets to expect for each lent device-second: h(b) * E[extra | b]. In the load bin b,
-        h is the rate at which bursts begin, and extra is what a burst misses because of lending."""
+        """Return the expected missed budgets per lent device-second: h(b) * E[extra | b]. For load bin b, h(b) is
+        `hazard_per_s` and E[extra | b] is `extra`."""
         return None if self.hazard_per_s is None or self.extra is None else self.hazard_per_s * self.extra
 
 
@@ -78,7 +78,7 @@ def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | tuple[None, None
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
     """Return how many more budgets a burst misses on a lent device than on another device, or None for too few bursts.
-    The figure has no interval: leases depend on load, so bursts on lent devices are no random sample."""
+    The figure has no interval: leases depend on load, so bursts on lent devices are not a random sample."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")
@@ -109,9 +109,8 @@ class Accrual:
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Return the provision of each UTC day that has lent time, from rows of `bursts.sql`. It uses the rates that were
-    known when the day began. If earlier days have too few data, it uses the day's own data too. Data of later days
-    never change it."""
+    """Return the provision of each UTC day that has lent time, from rows of `bursts.sql`. A day uses the rates of
+    earlier days. If these days have too few data, the day's own data are added. Later days never change a provision."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:

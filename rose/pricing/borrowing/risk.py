@@ -1,5 +1,5 @@
 """The report on the borrowing of one run: does it harm serving, and does it save money against buying devices? It also
-shows the saving with one input at a time at either end of its range. The saving is linear in its inputs."""
+moves one input at a time to both ends of its range, and shows the saving there. The saving is linear in its inputs."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing

@@ -1,5 +1,5 @@
 """Simulates that serving load and rollout demand rise together, with a correlation r (docs/pricing.md). At r = 1, the
-highest load meets the highest demand: the worst case, since they cost more together than apart (supermodularity)."""
+highest load meets the highest demand. This pairing costs the most (supermodularity)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -156,8 +156,8 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return the length of a window in seconds, and the windows with enough device time. Half of the fullest window's
-    device time is enough. The length is the longest of WINDOWS_S that gives enough windows, or else the shortest."""
+    """Return the length of a window in seconds, and the windows. A window is left out if it has less than half of the
+    device time of the fullest window. The length is the first of WINDOWS_S with WINDOWS_MIN windows, or the last."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)

@@ -120,7 +120,7 @@ DEVICE_KEY = ("fleet_run_id", "device_id", "pool", "device_class")  # Two fleets
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedTime:
-    """The time of one bucket of a lease on a device that several runs shared, in one hour."""
+    """A run's time on a device that several runs shared: the time of one hour, one lease and one bucket."""
 
     fleet_run_id: str
     device_id: str
@@ -132,7 +132,7 @@ class SharedTime:
     ns: int  # Billed time.
     cost_nano: int  # Billed cost.
     part: Fraction  # The run's part of the hour: above 0, at most 1.
-    #: Share of the reported rollout time that fits the hardware's time; for idle time, the busiest run's rest.
+    #: Rollout: hardware time / reported time. Idle: time that the busiest run left / reported time. At most 1.
     room: Fraction
 
     @property
@@ -145,7 +145,7 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Return hardware time per billed nanosecond. In an hour, all runs' hardware time sums to at most one hour."""
+        """Return hardware time / billed time. The hardware time of all runs in an hour adds up to at most one hour."""
         return self.room / self.part
 
 

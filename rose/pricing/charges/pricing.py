@@ -257,7 +257,7 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Yield when a run had devices. On another run's device, stays begin and end with the run's charged hours."""
+    """Yield the stays of a run. On another run's device, a stay is cut to the hours that are charged to the run."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )
@@ -272,7 +272,7 @@ def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Itera
 
 
 def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Return the charges of the period. They are joined in Polars, which is faster here than DuckDB."""
+    """Return the charges of the period. Polars joins the tables, because it is faster here than DuckDB."""
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
     payers: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
@@ -354,7 +354,7 @@ def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
 
 
 def _verified(ledger: Ledger) -> bool:
-    """Return whether the ledger verifies. If not, raises PricingError unless unverified reading is allowed."""
+    """Return True if the ledger verifies. If not, return False with `allow_unverified`, and else raise PricingError."""
     with suppress(LedgerError):  # A reader writes the catalog of an earlier version anew; damage is named below.
         ledger.connect().close()
     problems = ledger.doubts

@@ -193,9 +193,9 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
-    """Add new events to the sums, and return True. Return False if a new event repeats an event_id, disputes time, or
-    changes a pool or a class. All events must then be added up again, because what was counted changes. Unless `first`
-    is set, the caller opens a transaction before the call, and commits or rolls it back afterwards."""
+    """Add new events to the sums, and return True. Return False if a new event changes earlier sums, for example by an
+    overlapping slice or by a device's new pool. Then the caller adds up all events again. If `first` is not set, the
+    caller opens a transaction before the call. Afterwards the caller commits it, or rolls it back after False."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -289,8 +289,8 @@ def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
 
 
 def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str | None, dict[str, int]]]:
-    """Divide a slice's time among the runs that it belongs to. `part` has the nanoseconds by bucket. Yield (RL run, its
-    nanoseconds by bucket). The time of the run that owns the device comes with None instead of an RL run."""
+    """Divide a slice's time among its runs. `part` has the slice's nanoseconds by bucket. Yield (RL run, nanoseconds
+    by bucket). For time of the run that owns the device, the RL run is None."""
     owners = dict.fromkeys(_ROLLOUT_BUCKETS, row["rollout_run_id"]) | {"train": row["train_run_id"]}
     for rl_run_id in dict.fromkeys((None, *owners.values())):
         own = {bucket: ns if owners.get(bucket) == rl_run_id else 0 for bucket, ns in part.items()}
@@ -318,7 +318,7 @@ def _version() -> str:
 
 
 def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
-    """Return the events after each writer's mark (without a mark: all). Raises LedgerError for a damaged segment."""
+    """Return new events: after the writer's mark, or all without a mark. Raises LedgerError for a damaged segment."""
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0

@@ -91,7 +91,7 @@ def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
 
 
 def settle(ledger: Ledger) -> None:
-    """Finish the postings that a killed process recorded, and remove its other files. The caller must hold the lock."""
+    """Finish the postings that a killed process recorded, and remove unposted files. The caller must hold the lock."""
     for posted in postings(ledger).values():
         store.finish(ledger, posted)
     store.discard_unposted(ledger)

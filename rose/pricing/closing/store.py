@@ -3,7 +3,7 @@
 - closes/<close>/stays.parquet: the time that each device was in the fleet
 - closes/<close>/price_book.toml: the text of the price book
 - closes/<close>/corrections-0001.parquet: the signed rows of the first correction, with its number, time and reason
-- closes/<close>/price_book-0001.toml: this correction's price book, if it is a different one
+- closes/<close>/price_book-0001.toml: the price book of this correction, if it differs from the previous price book
 
 Files wait in a hidden folder until the ledger has recorded the posting's event. If a process is killed before that,
 nothing is posted. If it is killed afterwards, the next process finishes the posting."""
@@ -81,7 +81,7 @@ class Posting:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the posting's event, which contains the SHA-256 of the files and so covers them."""
+        """Return the SHA-256 of the posting's event. The event contains the SHA-256 of every file."""
         return hashlib.sha256(canonical(self.to_json())).hexdigest()
 
     @property
