@@ -188,9 +188,7 @@ def parquet(frame: pl.DataFrame) -> bytes:
 
 
 def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> None:
-    """Freeze a posting. The caller must hold the lock. Raises LedgerError if files or the event cannot be written.
-
-    If the event had been recorded before the error, the next call finishes the posting."""
+    """Freeze a posting. The caller must hold the lock. Raises LedgerError if files or the event cannot be written."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     temporary = staged(ledger, posting.close_id)
     try:
@@ -205,9 +203,13 @@ def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> Non
         action = RESTATED if posting.number else CLOSED
         event_id = f"{posting.close_id}/{posting.number}"
         ledger.record_in_books(action, posting.to_json(), posting.posted_us, event_id)
-        finish(ledger, [posting])
     except OSError as error:
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
+    try:
+        finish(ledger, [posting])
+    except OSError as error:
+        later = "the next command that reads the books does this"
+        raise LedgerError(f"{posting.name} is posted; cannot move its files: {error.strerror}; {later}") from error
 
 
 def discard_unposted(ledger: Ledger) -> None:

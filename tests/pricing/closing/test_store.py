@@ -1,3 +1,4 @@
+import errno
 import json
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction
 from rose.ledger.ledger import Ledger
 from rose.pricing.audit.check import check
@@ -14,21 +16,21 @@ from rose.pricing.closing.bill import Bill, of_close
 from rose.pricing.closing.store import postings, watermark
 from rose.pricing.money import PricingError
 from tests.ledger.conftest import close_epochs, flip
-from tests.pricing.closing.conftest import BILL_NANO, BOOK, CLOSE_ID, FIRST_HOUR, NEXT_DAY_US, late_slice, write
+from tests.pricing.closing.conftest import BILL_NANO, BOOK, CLOSE_ID, FIRST_HOUR, NEXT_DAY_US, close, late_slice, write
 
 
 def read(root: Path, close_id: str = CLOSE_ID, as_of_ns: int | None = None) -> tuple[Bill, tuple[Stay, ...]]:
-    close = of_close(Ledger(root), close_id, as_of_ns)
-    assert close.total_nano == int(close.frame["cost_nano"].sum())
-    return close, store.stays(Ledger(root), close.posted[0])
+    bill = of_close(Ledger(root), close_id, as_of_ns)
+    assert bill.total_nano == int(bill.frame["cost_nano"].sum())
+    return bill, store.stays(Ledger(root), bill.posted[0])
 
 
 def test_a_close_reads_back_as_it_was_frozen(closed_kept: Path) -> None:
-    close, _ = read(closed_kept)
-    assert (close.period, close.total_nano, close.corrections) == (FIRST_HOUR, BILL_NANO, ())
-    assert close.newest_book == BOOK.model_copy(update={"chosen": "frozen with the close"})
-    assert close.frame.drop("closed").equals(close.parts[0].frame)
-    assert str(close.stamp) == "USD, live"
+    bill, _ = read(closed_kept)
+    assert (bill.period, bill.total_nano, bill.corrections) == (FIRST_HOUR, BILL_NANO, ())
+    assert bill.newest_book == BOOK.model_copy(update={"chosen": "frozen with the close"})
+    assert bill.frame.drop("closed").equals(bill.parts[0].frame)
+    assert str(bill.stamp) == "USD, live"
 
 
 def test_before_it_was_closed_nothing_was_known(closed_kept: Path) -> None:
@@ -81,6 +83,25 @@ def test_the_watermark_is_the_last_event_and_its_segment(fleet: Path) -> None:
     # A writer that was killed before its first segment stood.
     (fleet / "live" / "closing").mkdir()
     assert "closing" not in watermark(Ledger(fleet))
+
+
+def test_a_posting_whose_files_cannot_be_moved_is_said_to_be_posted(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def full(path: Path, target: Path) -> Path:
+        if target.parent.name == store.FOLDER:
+            raise OSError(errno.ENOSPC, "disk full")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", full)
+        with pytest.raises(LedgerError, match=f"{CLOSE_ID} is posted.*disk full"):
+            close(fleet)
+    assert read(fleet)[0].total_nano == BILL_NANO
+    with pytest.raises(PricingError, match="overlaps"):
+        close(fleet)
 
 
 def test_closes_outlive_a_compaction(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
