@@ -43,7 +43,7 @@ class Scores:
 
     @property
     def rates(self) -> tuple[float | None, ...]:
-        """Return alpha, TPR, FPR and PPV, each None if its denominator is 0."""
+        """Return the accepted share, TPR, FPR and PPV, each None if its denominator is 0."""
         pairs = (
             (self.accepted, self.probes),
             (self.accepted_correct, self.correct),
