@@ -120,7 +120,7 @@ def claim_kill(report: StageReport, name: str, times: Sequence[Sequence[int]], s
     report.claim(f"busy_engines: requests failed, {name} killed", len(times) - len(after), "requests", 0, "lower")
     report.claim(f"busy_engines: rollouts' time afterwards, {name} killed", work_ns, "ns", 0, "lower")
     if any(len(lengths) <= _QUEUED for lengths in after):
-        raise RuntimeError("a request ended before the rollouts' credit: there is no step to measure")
+        raise RuntimeError("a request ended too soon after the rollouts' credit: there is no step to measure")
     relative = [[length / statistics.median(lengths[_QUEUED:]) for length in lengths] for lengths in after]
     longest, following = max(map(max, relative)), max(steps[_QUEUED] for steps in relative)
     report.claim(f"busy_engines: longest step / alone, {name} killed", longest, "x", STRETCH_MAX, "lower")

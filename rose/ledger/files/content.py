@@ -40,7 +40,8 @@ def rows_sha256(table: pa.Table) -> str:
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the digest of each range of rows, and the structures not checked. The ranges begin at `first_seqs`."""
+    """Return the digest of each range of rows, and the Parquet structures that could not be checked. `first_seqs` has
+    the first seq of each range."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = _places(file.metadata)
     unchecked: list[str] = []

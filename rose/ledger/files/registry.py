@@ -1,8 +1,8 @@
 """The registry `writers.jsonl`: a line for each writer and each key, with the hash of the line before.
 
 A line endorses `key` for its writer. The key `by` signs the line. The endorsement counts if `by` is endorsed for this
-writer, or may endorse keys of all writers. The ledger's first key may endorse keys of all writers. A key with this
-right gives the right to `key` by a line with `endorses`."""
+writer, or may endorse keys of all writers. The ledger's first key may endorse keys of all writers. If `by`
+may do this too, a line with `endorses` also allows it to `key`."""
 
 import hashlib
 import json

@@ -159,7 +159,7 @@ def place(definition: str) -> Path | None:
 
 
 def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
-    """Return the files that the views read, or None if the ledger never had all these files. Raises LedgerError."""
+    """Return the files that the views read, or None if these never were the ledger's files. Raises LedgerError."""
     parts: dict[str, list[Part]] = {}
     for part in _parts(definitions.get("stored_event", "")):
         parts.setdefault(part.writer, []).append(part)

@@ -1,6 +1,6 @@
 """The cost per accepted trajectory by policy version, task or step of a run. Tokens have the "blended" price. The row
-`unallocated` has the cost of tokens without a known version, task or step. The row also has all
-borrowed cost if no token was borrowed, and all dedicated cost if no token was dedicated."""
+`unallocated` has the cost of tokens without a known version, task or step. Cost of borrowed
+time is also in this row if that time made no token. The same holds for dedicated time."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

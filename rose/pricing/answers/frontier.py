@@ -131,8 +131,8 @@ def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
 
 
 def next_step(eta_n: Elasticity, eta_t: Elasticity, growth: tuple[float, float], what: str) -> Answer:
-    """Return where to spend `what`: the next dollar or slack second. `growth` has the shares by which `what` increases
-    rollouts and training. A dollar for inference also adds to the cost of answers; a slack second does not."""
+    """Return where to spend the next dollar or slack second (`what`). `growth` has the shares by which rollouts and
+    training then increase. A dollar for inference also adds to the cost of answers; a slack second does not."""
     inference, training = _gain(eta_n, growth[0], own_cost=1 if what == "dollar" else 0), _gain(eta_t, growth[1])
     apart: Interval | None = None
     if inference.draws is not None and training.draws is not None:

@@ -87,7 +87,7 @@ def token_cost(
     """[D] Return rollout dollars / useful (not wasted) tokens at each price line. This is c = p / (tau * (1 - w)).
 
     In the line `serving`, borrowed time has its amortized price. In `opportunistic`, borrowed time has its marginal
-    price, plus avoidable device time. In `blended`, all rollout time has the price that was paid."""
+    price, plus the price of avoidable device time. In `blended`, all rollout time has the price that was paid."""
     borrowed, dedicated = tokens["borrowed"].useful, tokens["dedicated"].useful
     dedicated_usd, useful = rollout_usd(allocation.in_pools("rollout", "train")), borrowed + dedicated
     sums = {

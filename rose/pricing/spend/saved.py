@@ -49,7 +49,8 @@ class PeriodSaving:
     """The savings in a period, in nano-dollars. If they are None, `why` says why.
 
     `cash_nano`, the saving against buying, is `bought_nano` (dedicated devices) plus the price of devices let go, minus
-    `added_nano` (borrowing). Its two values (ENDS) differ if the price book does not state `idle_anyway`."""
+    `added_nano` (borrowing). Of its two values, the first holds if the fleet would exist without leases, and
+    the second if not (ENDS). They differ only if the price book does not state `idle_anyway`."""
 
     why: str | None = None
     capacity_nano: int | None = None

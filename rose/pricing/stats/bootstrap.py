@@ -110,8 +110,8 @@ def expanded(units: int) -> float:
 
 @functools.lru_cache(maxsize=8)
 def normals(seed: int) -> Floats:
-    """Return normal draws for an estimate with a known 95% interval. Their `interval(draws, BLOCKS)` is -1 to 1, so
-    they can be combined with draws of `by_time`."""
+    """Return normal draws whose 95% interval, `interval(draws, BLOCKS)`, is -1 to 1. Multiply them by half of an
+    estimate's own interval, to combine the estimate with draws of `by_time`."""
     drawn = np.random.default_rng(seed).standard_normal(RESAMPLES) / expanded(BLOCKS)
     drawn.flags.writeable = False
     return drawn

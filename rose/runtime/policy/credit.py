@@ -164,7 +164,7 @@ def _refused(facts: CreditFacts) -> Hold | None:
 
 
 def _more_of_step(facts: CreditFacts, step_ns: int) -> float:
-    """Return more * (1 - growth), both defined above. Rollouts may prolong a step by this part of the step's time."""
+    """Return by which part of its time rollouts may prolong a step: more * (1 - growth), as the module defines them."""
     step_ns, more = max(1, step_ns), facts.lease.stretch - 1
     grows_ns = max(0, step_ns - (facts.fewer_decode_ns or 0)) * (1 + more) / more
     # A request arrives in the middle of a step, on average, and half of what rollouts took in it is a wait.

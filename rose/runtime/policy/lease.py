@@ -311,8 +311,8 @@ def _newly_late(facts: LeaseFacts) -> int:
 
 
 def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
-    """Return the lease's state, updated by serving's counts in `load`. If requests were in flight when the level last
-    changed, `_newly_late` ignores them. If serving's counts restarted at 0, the state starts from the new counts."""
+    """Return the lease's state, updated by serving's counts in `load`. Late requests do not count if they were alive
+    when the lease last changed. If serving's counts restarted at 0, the state starts from the new counts."""
     if load is None or not state.in_force:
         return state
     if load.late_by_lending < state.late_seen:

@@ -161,8 +161,8 @@ def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) ->
 
 @jit
 def spread(base: Array, shift: Int, mask: Int, low: Int, gaps: Array, apart: Array, groups: Array) -> None:
-    """Write the group of each changed element into `groups` (see `_find_groups`). Into `apart`, write how many elements
-    of this group lie between the group's previous changed element and this one."""
+    """Write the group of each changed element into `groups` (see `_find_groups`). Into `apart`, write its distance from
+    the previous changed element of its group: the number of the group's elements between both."""
     since, masks = np.zeros(GROUPS, np.int64), np.empty(GROUPS, np.uint64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     number = 0
@@ -199,7 +199,8 @@ def collect(
     steps: Array,
 ) -> bool:
     """Copy `base` to `new`, and apply the changes that `spread` described, sorted by group. `ends` says where each
-    group ends in `apart` and `steps`. If `crossing`, `cross` wrote `steps`. Return False if a change does not fit."""
+    group ends in `apart` and `steps`. If `crossing`, steps are as `cross` writes them. Return False if a change does
+    not fit."""
     left, next_change = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     next_change[1:] = ends[:-1]

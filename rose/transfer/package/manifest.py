@@ -241,7 +241,7 @@ def _check_chunks(manifest: Manifest) -> None:
     filled = [0] * len(manifest.chunks)
     for piece in manifest.pieces:  # The pieces of a chunk lie in order, so the order gives their offsets.
         if piece.chunk >= len(manifest.chunks):
-            raise TransferError(f"manifest: tensor {piece.name!r} lies in chunk {piece.chunk} of {len(filled)}")
+            raise TransferError(f"manifest: tensor {piece.name!r} is in chunk {piece.chunk}, not below {len(filled)}")
         if piece.offset != filled[piece.chunk] or piece.length <= 0:
             raise TransferError(f"manifest: piece {piece.key} is at byte {piece.offset}, not {filled[piece.chunk]}")
         filled[piece.chunk] += piece.length

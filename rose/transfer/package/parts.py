@@ -13,7 +13,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One of `ranks` trainer ranks. `attempt` is a name that all ranks share, new at each start. Raises ValueError."""
+    """A trainer rank that publishes its part. `attempt` names this start of the trainer. Raises ValueError."""
 
     rank: int = 0
     ranks: int = 1
