@@ -25,7 +25,7 @@ _SPREAD_WEIGHT = 0.05  # ... a mean over about 1 / weight steps, ...
 _SPREAD_MIN_SHARE = 0.05  # ... and at least this share of the prediction.
 _SPREAD_FIRST_SHARE = 0.5
 CHANGED_STEPS = 4
-_RIDGES = (0.1, 1e-6, 1e-6)  # Until the batch changes, all of a step's time seems to grow with it.
+_RIDGES = (0.01, 1e-6, 1e-6)  # Until the batch changes, all of a step's time seems to grow with it.
 _PREFILL_RIDGES = (1e-6, 1e-6, 1.0)  # Short prompts say nothing about attention: noise hides its share.
 _KNOWN_UP_TO = 1.25  # A fit counts as known up to this many times the largest features that it has learned.
 # Both scales bring typical features near one, for the covariance's condition.

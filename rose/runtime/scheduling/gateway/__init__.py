@@ -1,1 +1,3 @@
+"""The HTTP interface of the controller."""
+
 from rose.runtime.scheduling.gateway.server import Gateway as Gateway
