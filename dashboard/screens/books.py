@@ -147,7 +147,7 @@ def _alerts(ledger: Ledger) -> None:
     st.header("Which alerts are active?")
     entries = alerts.entries(ledger)
     if not entries:
-        st.info("The last `rose alerts` found no active alert.")
+        st.info("No active alert is recorded. Only `rose alerts` checks for alerts.")
         return
     rows = [
         {"last message": moment(entry.at_us * 1000), "alert": entry.title, "to": entry.to, "error": entry.error}

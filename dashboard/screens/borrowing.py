@@ -35,8 +35,8 @@ def show(ledger: Ledger, run: Run) -> None:
 
 frame.page(
     "Borrowing",
-    "Was borrowing worth it in one run? The Overview has the whole period. Marginal figures are for deciding: they are "
-    "on no bill.",
+    "Was borrowing worth it in one run? The Overview has the whole period. Marginal figures are for deciding: no "
+    "bill has a line for them.",
     show,
     live_s=frame.QUIET_S,
 )

@@ -140,7 +140,7 @@ def _holds(ledger: Ledger, fleet: str, run: Run, times: dict[str, str]) -> None:
             return
         source = (
             f"`rose query holds_by_reason`, {run.provenances[0]}: time in which rollouts with work were refused. "
-            "It includes time in which serving worked, so it is longer than the device's idle time"
+            "It includes time in which serving worked, so it is not the device's idle time"
         )
         shown = ("device_id", "leased", "why", "holds", "held")
         explained = rows.with_columns(why=pl.coalesce("explanation", pl.col("reason").replace(words.REASONS)))

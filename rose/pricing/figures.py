@@ -146,6 +146,12 @@ class Figures:
     def money(self, usd: Fraction | None, view: str, *, per: str | None = None, **shown: Unpack[_Shown]) -> Figure:
         return self.amount(None if usd is None else nano_usd_of(usd), view, per=per, **shown)
 
+    def thousand(self, usd: Fraction | None, view: str, what: str, **shown: Unpack[_Shown]) -> Figure:
+        """Return the price of 1,000 of `what` from the price of one, and its interval from the interval of one."""
+        if (interval := shown.get("interval")) is not None:
+            shown["interval"] = interval.over(1 / 1000)
+        return self.money(None if usd is None else 1000 * usd, view, per=f"1,000 {what}", **shown)
+
     def amount(self, nano_usd: int | None, view: str, *, per: str | None = None, **shown: Unpack[_Shown]) -> Figure:
         """Return a figure in nano-dollars. Give `value` in nano-dollars, but `interval` in dollars."""
         figure = self._figure(nano_usd, "nano_usd" if per is None else f"nano_usd/{per}", view, shown)

@@ -80,7 +80,7 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
         )
         parts["says"] = Paragraph(levers.in_words(ranked))
     if by is not None:
-        parts["parts"] = _parts(run, by, tables["lines"].row("blended")["per accepted"])
+        parts["parts"] = _parts(run, by, tables["lines"].row("blended")["1,000 accepted"])
     return Section(parts)
 
 
@@ -88,8 +88,8 @@ def thousand(run: PricedRun) -> Figure:
     """Return the amortized dollars of all rollout work for each 1,000 accepted answers."""
     amortized, accepted = run.allocation.amortized_nano_usd(), run.groups.accepted
     rollout_nano = sum(amortized[bucket] for bucket in ROLLOUT_BUCKETS)
-    usd = Fraction(1000 * rollout_nano, accepted * NANO_USD_PER_USD) if accepted else None
-    return run.make.money(usd, AMORTIZED, per="1,000 accepted answers", why=NO_VERDICT)
+    usd = Fraction(rollout_nano, accepted * NANO_USD_PER_USD) if accepted else None
+    return run.make.thousand(usd, AMORTIZED, "accepted answers", why=NO_VERDICT)
 
 
 def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
@@ -99,7 +99,7 @@ def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
         "lines": report_table(
             run.stamp,
             "By price of a rollout token",
-            "rollout tokens priced at | a million | over serving's price | per accepted | per correct | "
+            "rollout tokens priced at | a million | over serving's price | 1,000 accepted | 1,000 correct | "
             "list price | view",
             (_line(run, line, drawn) for line in cost_per_correct.LINES),
             view="view by line",
@@ -160,16 +160,16 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
     per_accepted = cost_per_correct.measured(cost, groups)[line]
     per_correct = per_accepted / groups.ppv if per_accepted is not None and groups.ppv else None
 
-    def trajectory(usd: Fraction | None, which: str, interval: Interval | None, why: str | None) -> Figure:
-        per = f"{which} trajectory"
-        return make.money(usd, view, per=per, basis=basis, why=why, interval=interval, no_interval=why_no_interval)
+    def answers(usd: Fraction | None, which: str, interval: Interval | None, why: str | None) -> Figure:
+        what = f"{which} answers"
+        return make.thousand(usd, view, what, basis=basis, why=why, interval=interval, no_interval=why_no_interval)
 
     return (
         line,
         make.money(None if usd is None else usd * _MILLION, view, per="million tokens", basis=basis, why=why),
         make.part(cost.pi(line), unit="ratio", why=why or _NO_PRICE),
-        trajectory(per_accepted, "accepted", accepted, why),
-        trajectory(per_correct, "correct", correct, why or _NOT_AUDITED),
+        answers(per_accepted, "accepted", accepted, why),
+        answers(per_correct, "correct", correct, why or _NOT_AUDITED),
         _formula(run, line, drawn, why)[0],
         view,
     )
@@ -218,8 +218,8 @@ def _parts(run: PricedRun, by: By, whole: Figure) -> Table:
     def per_accepted(part: BreakdownRow) -> Figure:
         unknown = "does not apply: belongs to no row"
         why = unknown if part.key == breakdown.UNALLOCATED else "not enough data: nothing was accepted"
-        usd, interval, per = part.usd_per_accepted, part.interval, "accepted trajectory"
-        return make.money(usd, BLENDED, per=per, why=why, interval=interval, no_interval=no_interval)
+        usd, what, interval = part.usd_per_accepted, "accepted answers", part.interval
+        return make.thousand(usd, BLENDED, what, why=why, interval=interval, no_interval=no_interval)
 
     def cells(key: str, nano: int, accepted: int, figure: Figure) -> Row:
         return key, make.amount(nano, BLENDED), make.number(accepted, "trajectories"), figure
@@ -228,7 +228,7 @@ def _parts(run: PricedRun, by: By, whole: Figure) -> Table:
     return report_table(
         run.stamp,
         f"By {by}",
-        f"{by} | cost | accepted | per accepted",
+        f"{by} | cost | accepted | 1,000 accepted",
         (cells(part.key, part.cost_nano_usd, part.accepted, per_accepted(part)) for part in parts),
         view=BLENDED,
         footer=(cells("run", cost_nano, accepted, whole),),

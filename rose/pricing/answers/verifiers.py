@@ -189,13 +189,13 @@ def procurement(run: PricedRun, file: Path | None = None) -> Section:
     compared = compare(judgements, trajectory_usd, prices, per_judged)
     verifiers = compared.verifiers
     unpriced = {v.name: _NO_TRAJECTORY if trajectory_usd is None else why.get(v.name) for v in verifiers}
-    before = run.make.money(trajectory_usd, BLENDED, per="judged trajectory", why=_NO_TRAJECTORY)
+    before = run.make.thousand(trajectory_usd, BLENDED, "judged answers", why=_NO_TRAJECTORY)
     parts: dict[str, Table | Paragraph] = {
         "says": Paragraph(compared.says),
         "cost": report_table(
             run.stamp,
             "What a correct answer costs with each",
-            "verifier | accepts | TPR | FPR | PPV | a verdict | per correct | cheapest in",
+            "verifier | accepts | TPR | FPR | PPV | a verdict | 1,000 correct | cheapest in",
             (_cost(run, v, source, unpriced[v.name], no_interval) for v in verifiers),
             view=BLENDED,
             footer=((JUDGED, None, None, None, None, None, before, None),),
@@ -244,6 +244,6 @@ def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, 
         verifier.name,
         *(make.measure(rate, "share", basis=source, why=f"not enough data: {why}") for rate, why in rates),
         make.money(verifier.usd_per_verdict, BLENDED, per="verdict", basis="price book", why=no_cost),
-        make.money(usd, BLENDED, per="correct answer", why=no_answer, interval=interval, no_interval=no_interval),
+        make.thousand(usd, BLENDED, "correct answers", why=no_answer, interval=interval, no_interval=no_interval),
         make.measure(verifier.chance_cheapest, "share", basis=source, why=_NOT_COMPARED),
     )

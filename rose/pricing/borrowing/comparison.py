@@ -46,7 +46,7 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
     ]
     return report_table(
         make.stamp,
-        "Savings of borrowing; never add the two figures",
+        "Savings of borrowing; never add capacity avoided to the others",
         "what | value | rests on",
         rows,
         view="marginal, but capacity avoided amortized and hypothetical",

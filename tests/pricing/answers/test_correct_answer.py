@@ -34,7 +34,7 @@ def test_the_cost_of_the_sample(answers: dict[str | None, Section]) -> None:
     assert [row["rollout tokens priced at"] for row in lines] == list(LINES)
     for row in lines:
         assert row["list price"].no_interval is not None
-        assert row["per accepted"].no_interval is not None
+        assert row["1,000 accepted"].no_interval is not None
     assert blended["list price"].value == c3.value
     factors = {name: answer.figure("c3", words) for name, words in FACTORS.items()}
     assert factors["cpm"].value == 2_000_000_000
@@ -66,16 +66,16 @@ def test_the_levers_of_the_sample(answers: dict[str | None, Section]) -> None:
 
 
 def test_the_rows_of_each_breakdown_sum_to_the_run(answers: dict[str | None, Section]) -> None:
-    whole = answers[None].table("lines").row("blended")["per accepted"].value
+    whole = answers[None].table("lines").row("blended")["1,000 accepted"].value
     for way in get_args(breakdown.By):
         parts = answers[way].table("parts")
         cost, accepted = (sum(row[column].value for row in parts.records()[:-1]) for column in ("cost", "accepted"))
         total = parts.row("run")
         assert (total["cost"].value, total["accepted"].value) == (cost, accepted)
         assert accepted == 3
-        assert round(cost / accepted) == whole == total["per accepted"].value
+        assert round(1000 * cost / accepted) == whole == total["1,000 accepted"].value
         assert parts.rows[-1][0] == UNALLOCATED
-        assert "belongs to no row" in parts.row(UNALLOCATED)["per accepted"].text
+        assert "belongs to no row" in parts.row(UNALLOCATED)["1,000 accepted"].text
     by_step = answers["step"].table("parts")
     assert [row[0] for row in by_step.rows] == ["1", "2", UNALLOCATED]
     # Step 2: 4000 of the 5600 tokens that were made on the dedicated device for $1.41.

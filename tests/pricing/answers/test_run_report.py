@@ -88,7 +88,7 @@ def test_the_report_of_the_sample(sample_report: Report) -> None:
     assert (apart["requests"].value, every["requests"].value) == (2, 5)
     assert made.figure("latency", "budget", "TTFT p99").value == 2_000_000_000
     blended = made.table("lines").row("blended")
-    assert (blended["per accepted"].value, blended["per correct"].value) == (490_905_000, 2 * 490_905_000)
+    assert (blended["1,000 accepted"].value, blended["1,000 correct"].value) == (490_905_000_000, 2 * 490_905_000_000)
     assert made.figure("lines", "serving", "list price").value == 36_000_000_000
 
 
@@ -135,7 +135,7 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
         made.figure("tokens", "borrowed devices", "marginal"),
         made.figure("tokens", "dedicated devices", "amortized"),
         made.figure("tokens", "borrowed devices", "tokens wasted"),
-        made.figure("lines", "blended", "per accepted"),
+        made.figure("lines", "blended", "1,000 accepted"),
         made.figure("lines", "serving", "list price"),
         made.figure("borrow", "m", "per device-hour"),
         made.figure("latency", "all", "TTFT p99"),

@@ -185,12 +185,12 @@ def test_verifiers_on_probes_of_a_file(sample_kept: Path, tmp_path: Path) -> Non
     with priced(Ledger(sample_kept), price_book=book) as run:
         answer = procurement(run, probes)
         per_trajectory = sum(run.cost.paid.values(), Fraction(0)) / 6
-        judged = answer.figure("cost", JUDGED, "per correct")
-        assert judged == run.make.money(per_trajectory, judged.view, per="judged trajectory")
+        judged = answer.figure("cost", JUDGED, "1,000 correct")
+        assert judged == run.make.money(1000 * per_trajectory, judged.view, per="1,000 judged answers")
         # Half of the probes are correct: each costs two trajectories and two verdicts.
         for name, verdict in (("careful", Fraction(1, 100)), ("hasty", Fraction(0))):
-            expected = run.make.money(2 * (per_trajectory + verdict), "").value
-            assert answer.figure("cost", name, "per correct").value == expected
+            expected = run.make.money(2000 * (per_trajectory + verdict), "").value
+            assert answer.figure("cost", name, "1,000 correct").value == expected
     assert [row[0] for row in answer.table("scores").rows] == ["careful", "hasty"]
     careful, hasty = ({**answer.table("scores").row(name), **answer.table("cost").row(name)} for name in COSTS)
     assert (careful["Brier"].value, careful["PPV"].text) == (pytest.approx(0.01), "100.0%")
@@ -200,7 +200,7 @@ def test_verifiers_on_probes_of_a_file(sample_kept: Path, tmp_path: Path) -> Non
     assert answer.paragraph("says").text.startswith("hasty makes a correct answer cheapest")
     assert answer.table("scores").view == hasty["Brier"].basis == "file probes.csv"
     # What a trajectory cost has no interval, so a correct answer's cost has none either.
-    assert (careful["per correct"].short_interval, careful["per correct"].no_interval) == ("-", UNKNOWN)
+    assert (careful["1,000 correct"].short_interval, careful["1,000 correct"].no_interval) == ("-", UNKNOWN)
     assert [answer.figure("cost", name, "accepts").value for name in COSTS] == [0.5, 1]
     json.dumps(answer.to_json(), allow_nan=False)
 
@@ -213,7 +213,7 @@ def test_the_run_s_own_verdicts_are_probes_where_their_truth_is_known(priced_sam
     row = answer.table("cost").row("v")
     assert row["PPV"].value == pytest.approx(2 / 3)
     assert "no [[verifier]] for verifier 'v'" in row["a verdict"].text
-    assert row["per correct"].text == row["a verdict"].text
+    assert row["1,000 correct"].text == row["a verdict"].text
 
 
 def test_without_a_probe_there_is_nothing_to_score(sample_kept: Path, tmp_path: Path) -> None:

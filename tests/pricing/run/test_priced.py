@@ -24,8 +24,8 @@ def test_a_run_is_priced_as_the_report_prices_it(priced_sample: PricedRun, sampl
     assert run.run.began_ns == T0_NS
     assert run.cpm_usd == 2
     assert run.allocation.cost_nano_usd == sample_report.section.figure("time", "fleet", "amortized").value
-    blended = sample_report.section.figure("lines", "blended", "per accepted")
-    assert run.make.money(sum(run.cost.paid.values()) / run.groups.accepted, "").value == blended.value
+    blended = sample_report.section.figure("lines", "blended", "1,000 accepted")
+    assert run.make.money(1000 * sum(run.cost.paid.values()) / run.groups.accepted, "").value == blended.value
     figure = run.make.measure(0.5, "share", interval=Interval(low=0.25, high=None))
     assert (figure.text, figure.stamp) == ("50.0%", run.stamp)
     assert figure.short_interval == "25.0% to unbounded"
