@@ -28,7 +28,7 @@ _VERDICTS = "verdicts of the run whose truth is known"
 _NOT_COMPARED = "does not apply: they cannot be compared"
 _NO_TRUTH = "has its truth recorded (`correct`), so no verifier can be scored: give probes with --probes"
 _NO_TRAJECTORY = "not enough data: the run has no judged trajectory to take the cost of an answer from"
-JUDGED = "a judged trajectory, before its verdict"
+JUDGED = "1,000 judged trajectories, before their verdicts"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
