@@ -208,7 +208,7 @@ def test_a_plan_is_a_chain_or_an_error(ids: set[tuple[int, int | None]], version
 WRONG: dict[str, tuple[Callable[[], Manifest], str]] = {
     "chunk too long": (lambda: with_piece(3, length=39), "pieces fill 79 bytes of a chunk of 80"),
     "no length": (lambda: with_piece(0, length=0), "is at byte 0, not 0"),
-    "no such chunk": (lambda: with_piece(3, chunk=3), "chunk 3 of 3"),
+    "no such chunk": (lambda: with_piece(3, chunk=3), "in chunk 3, not below 3"),
     "unused chunk": (lambda: replace(manifest(), chunks=(*manifest().chunks, Chunk(A, 9))), "fill 0 bytes"),
     "out of the shape": (lambda: with_piece(1, stop=(4, 9)), r"reaches to \[4, 9\], beyond its shape"),
     "backwards": (lambda: with_piece(1, start=(0, 8), stop=(4, 4)), "expected 0 <= start <= stop"),
