@@ -1,6 +1,6 @@
 """The cost per accepted trajectory by policy version, task or step of a run. Tokens have the "blended" price. The row
-`unallocated` has the cost of tokens without a known version, task or step. Cost of borrowed
-time is also in this row if that time made no token. The same holds for dedicated time."""
+`unallocated` has the cost of tokens without a known version, task or step. If borrowed time made no token, its
+cost is in this row too. The same holds for dedicated time."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

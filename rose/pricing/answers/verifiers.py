@@ -189,7 +189,7 @@ def procurement(run: PricedRun, file: Path | None = None) -> Section:
     compared = compare(judgements, trajectory_usd, prices, per_judged)
     verifiers = compared.verifiers
     unpriced = {v.name: _NO_TRAJECTORY if trajectory_usd is None else why.get(v.name) for v in verifiers}
-    before = run.make.thousand(trajectory_usd, BLENDED, "judged answers", why=_NO_TRAJECTORY)
+    before = run.make.thousand(trajectory_usd, BLENDED, "judged trajectories", why=_NO_TRAJECTORY)
     parts: dict[str, Table | Paragraph] = {
         "says": Paragraph(compared.says),
         "cost": report_table(

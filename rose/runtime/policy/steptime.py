@@ -86,14 +86,17 @@ class LinearFit:
             spread += _SPREAD_WEIGHT * (abs(taken) - spread)
             share += _SPREAD_WEIGHT * (min(1.0, abs(error) / max(1.0, duration_ns)) - share)
         x = [feature * scale for feature, scale in zip(features, self.scale, strict=True)]
-        seen = [_dot(row, x) for row in self.gram]
-        fades = (1 - FORGETTING) / (_dot(seen, x) or inf)
-        gone = fades * _dot(self.moment, x)
+        image = [_dot(row, x) for row in self.gram]
+        fading = (1 - FORGETTING) / (_dot(image, x) or inf)
+        moment_fading = fading * _dot(self.moment, x)
         gram = tuple(
-            tuple(old - fades * old_a * old_b + a * b for old, old_b, b in zip(row, seen, x, strict=True))
-            for row, old_a, a in zip(self.gram, seen, x, strict=True)
+            tuple(old - fading * image_a * image_b + a * b for old, image_b, b in zip(row, image, x, strict=True))
+            for row, image_a, a in zip(self.gram, image, x, strict=True)
         )
-        moment = tuple(old - gone * old_a + a * duration_ns for old, old_a, a in zip(self.moment, seen, x, strict=True))
+        moment = tuple(
+            old - moment_fading * image_a + a * duration_ns
+            for old, image_a, a in zip(self.moment, image, x, strict=True)
+        )
         weights = _non_negative(gram, moment, self.ridges)
         largest = tuple(map(max, self.largest or features, features))
         return LinearFit(

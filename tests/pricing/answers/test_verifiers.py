@@ -186,7 +186,7 @@ def test_verifiers_on_probes_of_a_file(sample_kept: Path, tmp_path: Path) -> Non
         answer = procurement(run, probes)
         per_trajectory = sum(run.cost.paid.values(), Fraction(0)) / 6
         judged = answer.figure("cost", JUDGED, "1,000 correct")
-        assert judged == run.make.money(1000 * per_trajectory, judged.view, per="1,000 judged answers")
+        assert judged == run.make.money(1000 * per_trajectory, judged.view, per="1,000 judged trajectories")
         # Half of the probes are correct: each costs two trajectories and two verdicts.
         for name, verdict in (("careful", Fraction(1, 100)), ("hasty", Fraction(0))):
             expected = run.make.money(2000 * (per_trajectory + verdict), "").value
