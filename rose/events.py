@@ -203,7 +203,7 @@ class Sync(Event):
     verify_ns: DurationNs | None = None  # Check hashes.
     stage_ns: DurationNs | None = None  # Decode beside the running engine.
     pause_ns: DurationNs | None = None  # Copy in while the engine stands still.
-    acknowledge_ns: DurationNs | None = None  # Last phase: hash the result and tell the origin.
+    acknowledge_ns: DurationNs | None = None  # Last phase: hash the result.
     total_ns: DurationNs
     source: str  # "trainer", "relay", "object store", or "audit" for drift.
     route: str  # The priced route: "loopback", "intra-zone", "inter-region", "internet".

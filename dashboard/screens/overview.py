@@ -216,13 +216,15 @@ def _saving(shown: _Content, saved: Saved | None) -> tuple[str, str, str] | None
     """Return the card's figure, its explanation, and the clause for the page's first sentence."""
     if saved is None or (saving := saved.of_team(shown.chosen.team)).cash_nano is None:
         return None
-    figure = savings.cash_text(saving)
+    headline = figure = savings.cash_text(saving)
     clause = f"borrowing saved **{figure}**"
     parts = ["against what dedicated devices would have cost to buy", "marginal"]
     if saving.cash_interval is not None:
         low, high = ("unbounded" if end is None else format_usd(end) for end in saving.cash_interval)
         parts.append(f"95% {low} to {high}")
         if saving.cash_interval[0] < 0 and (saving.cash_interval[1] is None or saving.cash_interval[1] > 0):
+            headline = "not clear"
+            parts.insert(0, f"estimate {figure}")
             clause = f"whether borrowing saved anything is **not clear** (95% {low} to {high})"
     elif saving.no_interval:
         parts.append(f"no interval: {saving.no_interval}")
@@ -230,7 +232,7 @@ def _saving(shown: _Content, saved: Saved | None) -> tuple[str, str, str] | None
         parts.append(f"unknown costs: {', '.join(saving.left_out).replace('_', ' ')}")
     if saving.cash_nano[0] != saving.cash_nano[1]:
         parts.append("a range: the price book does not say (idle_anyway) whether the fleet would exist anyway")
-    return figure, f"{'; '.join(parts)}. Whole period; page Borrowing has one run.", clause
+    return headline, f"{'; '.join(parts)}. Whole period; page Borrowing has one run.", clause
 
 
 def _sentence(shown: _Content, saving: str | None) -> str:

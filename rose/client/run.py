@@ -84,7 +84,7 @@ def open_run(
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
-        raise ClientError(f"away_s {away_s} must be above 0")
+        raise ClientError(f"away_s {away_s} must be a finite number above 0")
     folder = None if folder is None else Path(folder).expanduser()
     checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
     url = url.rstrip("/")

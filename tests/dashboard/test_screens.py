@@ -298,4 +298,4 @@ def test_trust_names_jobs_and_writers(ended: Path, drawn: OpenPage) -> None:
     assert "Every file, hash chain, signature and view that is new or changed was checked" in text
     assert "No job has run on this ledger" in text
     assert "No event was dropped" in text
-    assert [*table(app, "writer", "events")["writer"]] == ["test"]
+    assert "No run is running, so no process has to write" in text

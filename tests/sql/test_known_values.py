@@ -312,6 +312,8 @@ def test_what_was_dropped_is_listed_by_kind(rows):
     grown = dict(rows("ledger_growth", "kind", "events"))
     assert (grown["lease"], grown["turn"], sum(grown.values())) == (7, 7, 62)
     assert rows("late_writers", "writer", "newest_at", "behind_ns") == [("w-live", time(100), 0)]
+    assert rows("late_writers", "writer", status="'ended'") == ["w-live"]
+    assert rows("late_writers", "writer", status="'running'") == []
 
 
 def _device(action, seconds, **fields):

@@ -72,7 +72,7 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
         ranked = levers.levers(at)
         parts["levers"] = report_table(
             run.stamp,
-            "Levers by saving, dollars per million answer tokens",
+            "Levers by saving at list price (hypothetical), dollars per million answer tokens",
             "lever | value | derivative | elasticity | a tenth better | saves",
             (_lever(run, lever) for lever in ranked),
             view=BLENDED,

@@ -21,8 +21,8 @@ from rose.pricing.stats.bootstrap import Interval, interval
 from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Paragraph, Row, Section, Table, report_table, values
 
-Side = Literal["inference", "training", "neither", "not enough data to tell"]
-UNKNOWN: Side = "not enough data to tell"
+Side = Literal["inference", "training", "neither", "not clear"]
+UNKNOWN: Side = "not clear"
 
 TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack that costs nothing"
 N, ETA_N = "rollouts for each answer", "more groups solved by 1% more rollouts, in percent"
@@ -147,7 +147,8 @@ def next_step(eta_n: Elasticity, eta_t: Elasticity, growth: tuple[float, float],
         side = "inference"
     elif to_inference is False and training_lowers:
         side = "training"
-    return Answer(side, inference.value, training.value, apart, _says(side, lowers, training_lowers, what))
+    why = "an elasticity is not known" if apart is None else "chance alone could explain the difference"
+    return Answer(side, inference.value, training.value, apart, _says(side, lowers, training_lowers, what, why))
 
 
 def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
@@ -159,13 +160,13 @@ def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
     return replace(eta, value=value, draws=draws, interval=interval(draws, eta.units))
 
 
-def _says(side: Side, inference: bool | None, training: bool | None, what: str) -> str:
+def _says(side: Side, inference: bool | None, training: bool | None, what: str, why: str) -> str:
     verbs, price = {True: "lowers", False: "raises"}, "at its price" if what == "dollar" else "in free slack"
     first = {
         "inference": f"The next {what} lowers cost per correct faster on inference than on training.",
         "training": f"The next {what} lowers cost per correct faster on training than on inference.",
         "neither": f"The next {what} lowers cost per correct on neither side.",
-        UNKNOWN: f"Where the next {what} lowers cost per correct faster: not enough data to tell.",
+        UNKNOWN: f"Where the next {what} lowers cost per correct faster is not clear: {why}.",
     }[side]
     known = [
         f"{subject} {price} {verbs[lowers]} it"
@@ -238,7 +239,7 @@ def _spend(run: PricedRun, dollars: Spend | str, name: str) -> Figure:
 
 
 def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
-    text = "What more rollouts do to cost per correct: not enough data to tell."
+    text = "What more rollouts do to cost per correct is not known: there is not enough data."
     if eta_n.value is not None and eta_n.interval is not None:
         pays = exceeds(eta_n.interval.low, eta_n.interval.high, 1)
         does = {True: "lower", False: "raise", None: "may raise or lower"}[pays]

@@ -17,7 +17,7 @@ TENTH = 0.1
 
 WORDS: dict[str, str] = {
     "alpha": "share of groups with an accepted answer",
-    "cpm": "price of a million tokens",
+    "cpm": "list price of a million tokens",
     "r": "output tokens for each answer token",
     "one_plus_rho": "rollouts for each answer",
     "phi": "share of rollout tokens made on borrowed devices",

@@ -117,7 +117,8 @@ def says(measured: Harm) -> str:
     requests, late, added = compared
     return (
         f"{_VERDICTS[harmful(measured)]}: {late:,} of {requests:,} requests ({late / requests:.2%}) missed a latency "
-        f"budget, {added.value:+,.1f} because of lending (95% {added.low:+,.1f} to {added.high:+,.1f})"
+        f"budget. By estimate, lending caused {added.value:,.1f} of them (95% {added.low:,.1f} to {added.high:,.1f}"
+        f"{'; below 0 it prevented some' if added.low < 0 else ''})"
         f"{holdout.would_tell(harm.more_windows(measured))}."
     )
 

@@ -46,8 +46,9 @@ class Parts:
         for rank in range(writer.ranks):
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:
+                other = min(begun).partition(".")[0]
                 raise TransferError(
-                    f"rank {writer.rank} publishes {package.stem}, but rank {rank} has published {min(begun)}: first "
+                    f"rank {writer.rank} publishes {package.stem}, but rank {rank} has published {other}: first "
                     "publish the version that some ranks lack"
                 )
 

@@ -4,8 +4,9 @@
 -- until (TIMESTAMP): only events before this time, UTC.
 -- run_id (VARCHAR): only this run.
 --
--- Events count as in the views: an event that was retried counts once. `writers` is the number of processes that wrote
--- such an event on that day (UTC).
+-- Events count as in the views: an event that was retried counts once. An event may stand for many others: one of kind
+-- `preemption` has all yields of a second. `writers` is the number of processes that wrote such an event on that day
+-- (UTC).
 SELECT
     event_time::DATE AS day, provenance, kind,
     count(*) AS events,

@@ -79,7 +79,7 @@
 -- verify_ns: Time to check what was fetched against its hashes, nanoseconds.
 -- stage_ns: Time to decode and verify beside the running engine, nanoseconds.
 -- pause_ns: Time in which the engine stood still, nanoseconds.
--- acknowledge_ns: Time to hash what the engine then held and to tell the origin, nanoseconds.
+-- acknowledge_ns: Time to hash what the engine then held, nanoseconds.
 -- total_ns: The whole time, nanoseconds.
 -- source: Where the bytes came from (`trainer`, `relay`, `object store`; `audit`: none came); for power, how it was
 --     read (`nvml-energy`, `nvml-power`, `rapl`, `not measured`); for a serving request, who measured it (`engine`;

@@ -74,11 +74,21 @@ def test_more_independent_tries_are_never_worth_a_dollar(p: float, n: float, inf
     [
         (eta(0.5, 0.1), eta(0.3, 0.1), "training", "at its price raises it and more training at its price low"),
         (eta(0.5, 0.1), eta(-0.3, 0.1), "neither", "lowers cost per correct on neither side"),
-        (eta(0.5, 0.1), eta(0.1, 0.5), frontier.UNKNOWN, "to tell. One more rollout at its price ra"),
-        (eta(1.2, 0.9), eta(0.3, 0.1), frontier.UNKNOWN, "data to tell. More training at its price lowers it."),
+        (eta(0.5, 0.1), eta(0.1, 0.5), frontier.UNKNOWN, "explain the difference. One more rollout at its price ra"),
+        (
+            eta(1.2, 0.9),
+            eta(0.3, 0.1),
+            frontier.UNKNOWN,
+            "explain the difference. More training at its price lowers it.",
+        ),
         (eta(1.31, 0.2), eta(0.3, 0.1), frontier.UNKNOWN, "lowers it and more training at its price lowers it."),
-        (eta(1.5, 0.1), UNKNOWN, frontier.UNKNOWN, "not enough data to tell. One more rollout at its price lowers"),
-        (UNKNOWN, UNKNOWN, frontier.UNKNOWN, "Where the next dollar lowers cost per correct faster: not enough data"),
+        (eta(1.5, 0.1), UNKNOWN, frontier.UNKNOWN, "an elasticity is not known. One more rollout at its price low"),
+        (
+            UNKNOWN,
+            UNKNOWN,
+            frontier.UNKNOWN,
+            "Where the next dollar lowers cost per correct faster is not clear: an ela",
+        ),
     ],
 )
 def test_a_direction_is_named_only_where_the_intervals_allow_no_other(
@@ -203,7 +213,7 @@ def test_the_frontier_of_a_run(sample_made: list[events.Event], write_ledger: Ca
         assert row["side"] == frontier.UNKNOWN
         assert row["training"].value is not None
         assert row["inference"].value is None
-    assert "not enough data to tell" in answer.paragraph("rollouts").text
+    assert "not enough data" in answer.paragraph("rollouts").text
     assert "Independent tries always stay below 1%" in answer.paragraph("rollouts").text
     json.dumps(answer.to_json(), allow_nan=False)
 

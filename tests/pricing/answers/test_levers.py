@@ -74,7 +74,7 @@ def test_a_tenth_of_each_by_hand() -> None:
 
 def test_the_answer_in_words() -> None:
     text = levers.in_words(levers.levers(GOLDEN))
-    assert "a tenth off the price of a million tokens" in text.lower()
+    assert "a tenth off the list price of a million tokens" in text.lower()
     assert "saves $37.00 on each million answer tokens" in text
     assert "Borrowing more would raise the cost" in levers.in_words(levers.levers(replace(GOLDEN, c_opportunistic=3)))
 

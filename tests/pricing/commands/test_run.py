@@ -78,7 +78,7 @@ def test_verifiers_are_shown_with_names_as_they_are(sample_kept: Path, tmp_path:
             ["Harm to serving is unknown", "Roll-forward by UTC day", "useful tokens otherwise", "USD, "],
         ),
         ("correct --by step", ["C3 = CPM x R", "Levers by saving", "By step", "; USD, replay, EXAMPLE PRICES,"]),
-        ("correct --only frontier --run run", ["threshold with three", "not enough data to tell"]),
+        ("correct --only frontier --run run", ["threshold with three", "not clear"]),
     ],
 )
 def test_every_question_is_answered_with_its_stamp(sample_kept: Path, command: str, says: list[str]) -> None:

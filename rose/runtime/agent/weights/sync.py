@@ -1,4 +1,4 @@
-"""Brings one engine to a policy version: fetch, verify, decode, swap, acknowledge. Later, it audits the weights."""
+"""Brings one engine to a policy version: fetch, verify, decode, swap. Then it tells the origin and audits the weights."""
 
 import http.client
 import json
@@ -236,14 +236,25 @@ class EngineSync:
         version. Return an event if a difference is found. Otherwise, or once `gives_way` is set, return None."""
         if not (self.standing.held and self.standing.trusted):
             return None
+        # The origin is told again: it keeps the next versions for a limited time.
+        return self._checked(lambda held: self._drift(held, gives_way))
+
+    def acknowledge(self) -> Sync | None:
+        """Tell the origin which weights the engine holds, unless it knows. Return an event if the origin's version has
+        other weights. If the origin does not answer, it is told before the next sync or by an audit."""
+        if self._told or not (self.standing.held and self.standing.trusted):
+            return None
+        return self._checked(lambda _: None)
+
+    def _checked(self, drift_of: Callable[[Manifest], str | None]) -> Sync | None:
         began = monotonic_ns()
         held = self._record.manifest(self.version)
         way = self._way_to_held()
         drift = None
         try:
-            drift = self._drift(held, gives_way)
+            drift = drift_of(held)
             if drift is None and way is not None:
-                self._tell(held, way)  # An origin keeps the next versions for a limited time.
+                self._tell(held, way)
         except RefusedError as error:
             drift = str(error)
         except TransferError:
@@ -308,7 +319,7 @@ class EngineSync:
         return None
 
     def _try(self, target: Target, base: int | None, began: int) -> Sync:
-        """Fetch, prepare, commit and acknowledge `target`. Raises TransferError, or RefusedError if weights drifted."""
+        """Fetch, prepare and commit `target`. Raises TransferError."""
         version = target.version
         receiver = self._receiver(target)
         with self._phases.turn():
@@ -318,20 +329,11 @@ class EngineSync:
         self._moved_bytes += staged.wire_bytes
         with self._phases.turn():
             prepared, committed = self._swap_in(staged)
-            hashed_ns = monotonic_ns()
             self.held, self._told = (target.run_id, version), False
             self._record.confirm(version)
-        self._note(held=True, trusted=True, looked_ns=hashed_ns, failures=0)
-        reason = None
-        try:
-            self._tell(manifest, target)
-        except RefusedError:
-            self._note(trusted=False)
-            raise
-        except TransferError as error:
-            reason = f"not acknowledged; retried before the next sync: {error}"
+        self._note(held=True, trusted=True, looked_ns=monotonic_ns(), failures=0)
         return replace(
-            self._event(target, began, staged.base_version, reason),
+            self._event(target, began, staged.base_version, None),
             ok=True,
             dense_bytes=staged.dense_bytes,
             changed_elements=staged.changed_elements,
@@ -341,7 +343,7 @@ class EngineSync:
             verify_ns=staged.verify_ns + longest(prepared, "verify_ns"),
             stage_ns=longest(prepared, "stage_ns"),
             pause_ns=longest(committed, "pause_ns"),
-            acknowledge_ns=longest(committed, "acknowledge_ns") + monotonic_ns() - hashed_ns,
+            acknowledge_ns=longest(committed, "acknowledge_ns"),
             sha256=manifest.weights_sha256,
         )
 

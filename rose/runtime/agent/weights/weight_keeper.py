@@ -4,14 +4,14 @@ import threading
 from collections.abc import Callable
 
 from rose.clock import monotonic_ns
-from rose.events import Record
+from rose.events import Record, Sync
 from rose.runtime.agent.weights.sync import EngineSync, Target
 from rose.runtime.policy.drift import next_action
 
 BACK_OFF_FIRST_S = 1.0  #: The first wait before a missed target is retried, doubled up to BACK_OFF_MAX_S.
 BACK_OFF_MAX_S = 60.0
 _LOOK_S = 0.25
-_LAST_S = 5.0  # the longest wait for a sync in progress to be recorded, once its engine ended
+_LAST_S = 5.0  # the longest wait for the thread, once its engine ended
 
 
 class WeightKeeper:
@@ -49,7 +49,7 @@ class WeightKeeper:
         self._wake.set()
 
     def join(self) -> None:
-        """Wait until the last sync is recorded, because turns may have used the version that the sync brought."""
+        """Wait for the thread. Every version that turns could use is recorded, but an origin may hold it up."""
         if self._thread.is_alive():
             self._thread.join(_LAST_S)
 
@@ -89,10 +89,11 @@ class WeightKeeper:
     def _bring(self, sync: EngineSync, target: Target) -> None:
         self._coming(target.run_id)
         event = sync.bring(target)
-        self._record(event)
         if event.ok:
             self._missed = None
+            self._record_held(sync, event)
             return
+        self._record(event)
         if target == self._newest:
             self.failed = f"{target.name}: {event.reason}"
         self._back_off_s = min(2 * self._back_off_s, BACK_OFF_MAX_S) if target == self._missed else BACK_OFF_FIRST_S
@@ -108,14 +109,23 @@ class WeightKeeper:
         match next_action(standing, self._audit_ns, now_ns):
             case "audit":
                 if (event := sync.audit(self._wake)) is not None:
-                    self._take_out_for(event.reason or "drift")
+                    self._found(event)
             case "resync":
-                event = sync.bring_back()
+                if (event := sync.bring_back()) is not None:
+                    self._record_held(sync, event)
             case "wait":
                 pass
-        if event is not None:
-            self._record(event)
         return event is not None
+
+    def _record_held(self, sync: EngineSync, event: Sync) -> None:
+        """Record `event`, and only then tell the origin, which may not answer: turns use the version already."""
+        self._record(event)
+        if (drift := sync.acknowledge()) is not None:
+            self._found(drift)
+
+    def _found(self, drift: Sync) -> None:
+        self._take_out_for(drift.reason or "drift")
+        self._record(drift)
 
     def _take_out_for(self, reason: str) -> None:
         self._taken_out = True

@@ -75,6 +75,8 @@ def test_an_engine_goes_from_its_checkpoint_by_a_delta_and_acknowledges_what_it_
     assert engine.holds(VERSIONS[1], torch.bfloat16)
     (package,) = [package for package in store.packages() if package.version == 1]
     assert event.sha256 == store.manifest(package).weights_sha256
+    assert acknowledged(store) == [0]
+    assert sync.acknowledge() is None
     assert acknowledged(store) == [1]
     assert sync.version == 1
     assert sync.standing.held
@@ -155,10 +157,11 @@ def handed_over(tmp_path, server):
         running.stop()
 
 
-def test_a_refused_acknowledgement_is_a_failed_sync_and_the_engine_is_brought_back(engine, sync, server, handed_over):
+def test_a_refused_acknowledgement_is_a_drift_and_the_engine_is_brought_back(engine, sync, server, handed_over):
     engine.before["commit"] = handed_over
-    event = sync.bring(Target("", 1, server.url))
-    assert not event.ok
+    assert sync.bring(Target("", 1, server.url)).ok
+    event = sync.acknowledge()
+    assert (event.ok, event.source) == (False, "audit")
     assert "has drifted" in event.reason
     assert event.policy_version == 1
     # Not an attempt to bring it back that failed: that is due at once.
@@ -175,11 +178,11 @@ def test_what_the_origin_could_not_be_told_is_told_before_the_next_sync(tmp_path
     sync = sync_of(engine)
     first = StoreServer(store).start()
     engine.before["commit"] = first.stop
-    event = sync.bring(Target("", 1, first.url))
-    assert event.ok
-    assert "not acknowledged" in event.reason
+    assert sync.bring(Target("", 1, first.url)).ok
+    assert sync.acknowledge() is None
     with StoreServer(other_run(tmp_path) if refused else store) as server:
         event = sync.bring(Target("", 2, server.url))
+        assert sync.acknowledge() is None
     if refused:
         assert "has drifted" in event.reason
         assert not sync.standing.trusted
