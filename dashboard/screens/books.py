@@ -14,7 +14,7 @@ from dashboard.data import Run, Scope
 from rose.clock import utc
 from rose.ledger.ledger import Ledger
 from rose.pricing import alerts
-from rose.pricing.closing import close_tables as closing_tables
+from rose.pricing.closing import store
 from rose.pricing.closing.bill import Bill, of_close
 from rose.pricing.closing.store import Posting
 from rose.pricing.export import focus, out, workbook
@@ -55,7 +55,7 @@ def _closes(ledger: Ledger) -> None:
         if as_of_ns is None or entries[0].posted_ns <= as_of_ns
     }
     source = "events of the ledger's writer `closing`; a close never changes; what is found later becomes a correction"
-    frame.elements(closing_tables.closes(visible), source)
+    frame.elements(store.closes_table(visible), source)
     left, middle, right = st.columns(3)
     close_id = left.selectbox("Close", list(reversed(visible)), key="books-close")
     texts = {view: view.replace("-", " ") for view in cost.VIEWS}
@@ -68,7 +68,7 @@ def _closes(ledger: Ledger) -> None:
     answer = data.kept(lambda: cost.ask(ledger, question), ledger, "close", question, data.frozen(ledger))
     frame.banner(first.provenance)
     frame.stamp(answer.stamp)
-    frame.elements(closing_tables.postings(visible[close_id]), f"events of {close_id}")
+    frame.elements(store.posting_elements(visible[close_id]), f"events of {close_id}")
     frame.elements(cost_tables.terminal(answer), f"charges of {close_id} with its corrections")
     by_team = replace(question, by=("team",), view=link.AMORTIZED)
     _files(

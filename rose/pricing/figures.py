@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -187,16 +186,6 @@ class Figures:
             high=None if interval is None else interval.high,
             no_interval=shown.get("no_interval") if value is not None and interval is None else None,
         )
-
-
-def why_no_interval(figures: Iterable[Figure]) -> str:
-    reasons = dict.fromkeys(figure.no_interval for figure in figures if figure.no_interval)
-    return f"No interval: {'. '.join(filter(None, reasons))}." if reasons else ""
-
-
-def missing(figures: Iterable[Figure]) -> str:
-    reasons = dict.fromkeys(figure.text for figure in figures if figure.value is None)
-    return f"Why a cell has a dash: {'. '.join(reasons)}." if reasons else ""
 
 
 def _text(value: float, unit: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from rose.pricing.figures import Figure, missing, why_no_interval
+from rose.pricing.figures import Figure
 from rose.pricing.money import format_ns, format_usd
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class Table:
             footer=texts[len(self.rows) :],
             notes=notes(
                 *self.notes,
-                missing(figure for figure in self.figures if figure.why not in shown),
-                why_no_interval(self.figures),
+                _missing(figure for figure in self.figures if figure.why not in shown),
+                _why_no_interval(self.figures),
             ),
         )
 
@@ -196,3 +196,13 @@ def report_table(
 
 def notes(*texts: str) -> tuple[str, ...]:
     return tuple(filter(None, texts))
+
+
+def _why_no_interval(figures: Iterable[Figure]) -> str:
+    reasons = dict.fromkeys(figure.no_interval for figure in figures if figure.no_interval)
+    return f"No interval: {'. '.join(filter(None, reasons))}." if reasons else ""
+
+
+def _missing(figures: Iterable[Figure]) -> str:
+    reasons = dict.fromkeys(figure.text for figure in figures if figure.value is None)
+    return f"Why a cell has a dash: {'. '.join(reasons)}." if reasons else ""

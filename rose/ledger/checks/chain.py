@@ -10,10 +10,9 @@ from typing import TypeVar
 
 from rose.ledger.checks.expected import Expected, Records
 from rose.ledger.files import examine, layout, registry, segments
-from rose.ledger.files.content import Link
 from rose.ledger.files.examine import Seen
 from rose.ledger.files.layout import LedgerError, Part
-from rose.ledger.files.segments import Head
+from rose.ledger.files.segments import Head, Link
 
 #: How often, and how many seconds apart, to look again at a state that a working writer is about to correct.
 _LOOKS, _LOOK_S = 3, 0.05

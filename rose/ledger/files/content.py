@@ -1,4 +1,4 @@
-"""The signed content of a writer: a digest of its events, independent of Parquet, and the chain of these digests.
+"""A digest of events, independent of Parquet, and checks of a Parquet file's footer.
 
 A digest is the SHA-256 of a tag, the number of rows, and the columns that have values, sorted by name. A column is
 hashed in this order: name, type, number of values, a bit for each row (only if a row has no value), and the values in
@@ -7,23 +7,19 @@ all texts (4 bytes each), followed by the UTF-8 bytes of all texts."""
 
 import hashlib
 import itertools
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rose.ledger.files import keys
 from rose.ledger.files.layout import LedgerError
 
 _ROWS_TAG = b"rose rows 1\n"
-_CHAIN_TAG = "rose segment 1"
-_SIGNATURE_TAG = b"rose segment signature 1\n"
 #: The types of events, by Arrow's id (ten times as fast as the type): the name, and NumPy's type if of fixed width.
 _TYPES = {
     pa.int64().id: ("int64", "<i8"),
@@ -56,60 +52,6 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str],
 
     # One column at a time: a million rows with all columns take gigabytes.
     return _digests(file.schema_arrow.names, read, first_seqs[1:]), list(dict.fromkeys(unchecked))
-
-
-def chain_sha256(previous: str, writer: str, first_seq: int, last_seq: int, rows_sha256: str) -> str:
-    """Return the link of a segment, a SHA-256. `previous` is the link before it ("" for the first segment)."""
-    parts = [_CHAIN_TAG, previous, writer, first_seq, last_seq, rows_sha256]
-    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
-
-
-def link_message(chain_sha256: str) -> bytes:
-    return _SIGNATURE_TAG + chain_sha256.encode()
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    writer: str
-    #: Original path of the segment, and the SHA-256 of its file and of the file before.
-    file: str
-    sha256: str
-    previous_sha256: str
-    first_seq: int
-    last_seq: int
-    rows_sha256: str
-    chain_sha256: str
-    #: The signer's public key, and the signature; empty if unsigned.
-    key: str
-    signature: str
-
-    @classmethod
-    def read(cls, writer: str, entry: Mapping[str, Any]) -> Self:
-        link = cls(writer, **{name: entry[name] for name in cls.__slots__ if name != "writer"})
-        for name in cls.__slots__:
-            if type(getattr(link, name)) is not (int if name.endswith("_seq") else str):
-                raise TypeError(name)
-        if not (link.rows_sha256 and link.chain_sha256):
-            raise ValueError("a segment without a digest of its rows")
-        return link
-
-    def entry(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "writer"}
-
-    @property
-    def events(self) -> int:
-        return self.last_seq - self.first_seq + 1
-
-    def fault(self, previous: str | None) -> str | None:
-        digest = (self.writer, self.first_seq, self.last_seq, self.rows_sha256)
-        if previous is not None and self.chain_sha256 != chain_sha256(previous, *digest):
-            return "its content does not follow the segment before it: it, or an earlier segment, was replaced"
-        return None
-
-    def signature_fault(self) -> str | None:
-        if not (self.key or self.signature) or keys.check(self.key, link_message(self.chain_sha256), self.signature):
-            return None
-        return f"its signature is not by the key {self.key!r} that it names: another signed it, or it was changed"
 
 
 def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts: Sequence[int]) -> list[str]:

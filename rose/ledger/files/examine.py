@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rose.ledger.files import layout, segments
-from rose.ledger.files.content import Link, ranges_sha256
+from rose.ledger.files.content import ranges_sha256
 from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.segments import Link
 
 CHANGED = "its bytes were changed after it was written"
 _OTHER_ROWS = "its rows do not match the digest of its writer: they were replaced"

@@ -1,25 +1,29 @@
-"""Segments: immutable Parquet files. The name has the file's SHA-256; the header has the previous file's SHA-256."""
+"""Segments: immutable Parquet files. The name has the file's SHA-256; the header has the previous file's SHA-256, and a
+signed chain of the digests of all rows."""
 
 import hashlib
 import io
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rose.ledger.files import keys, layout, registry, rows
-from rose.ledger.files.content import Link, chain_sha256, link_message, rows_sha256
+from rose.ledger.files.content import rows_sha256
 from rose.ledger.files.keys import Key
 from rose.ledger.files.layout import LedgerError, Part
 
 SEGMENTS_PER_EPOCH = 100
 _METADATA_KEY = b"rose"
+_CHAIN_TAG = "rose segment 1"
+_SIGNATURE_TAG = b"rose segment signature 1\n"
 _LOOKS = 3  # A compaction may move the newest part between two looks.
 
 
@@ -31,7 +35,7 @@ class Header:
     first_seq: int  # A segment without rows has last_seq = first_seq - 1.
     last_seq: int
     previous_sha256: str  # Empty for a writer's first segment.
-    #: Digest of the rows, and its link of the chain (see `rose.ledger.files.content`).
+    #: Digest of the rows (see `rose.ledger.files.content`), and its link of the chain.
     rows_sha256: str
     chain_sha256: str
     #: The public key that signed the link, and the signature; empty if unsigned.
@@ -61,6 +65,60 @@ class Tail:
     link: str = ""
     signed_by: str = ""
     key: Key | None = None
+
+
+def chain_sha256(previous: str, writer: str, first_seq: int, last_seq: int, rows_sha256: str) -> str:
+    """Return the link of a segment, a SHA-256. `previous` is the link before it ("" for the first segment)."""
+    parts = [_CHAIN_TAG, previous, writer, first_seq, last_seq, rows_sha256]
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
+
+
+def link_message(chain_sha256: str) -> bytes:
+    return _SIGNATURE_TAG + chain_sha256.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    writer: str
+    #: Original path of the segment, and the SHA-256 of its file and of the file before.
+    file: str
+    sha256: str
+    previous_sha256: str
+    first_seq: int
+    last_seq: int
+    rows_sha256: str
+    chain_sha256: str
+    #: The signer's public key, and the signature; empty if unsigned.
+    key: str
+    signature: str
+
+    @classmethod
+    def read(cls, writer: str, entry: Mapping[str, Any]) -> Self:
+        link = cls(writer, **{name: entry[name] for name in cls.__slots__ if name != "writer"})
+        for name in cls.__slots__:
+            if type(getattr(link, name)) is not (int if name.endswith("_seq") else str):
+                raise TypeError(name)
+        if not (link.rows_sha256 and link.chain_sha256):
+            raise ValueError("a segment without a digest of its rows")
+        return link
+
+    def entry(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "writer"}
+
+    @property
+    def events(self) -> int:
+        return self.last_seq - self.first_seq + 1
+
+    def fault(self, previous: str | None) -> str | None:
+        digest = (self.writer, self.first_seq, self.last_seq, self.rows_sha256)
+        if previous is not None and self.chain_sha256 != chain_sha256(previous, *digest):
+            return "its content does not follow the segment before it: it, or an earlier segment, was replaced"
+        return None
+
+    def signature_fault(self) -> str | None:
+        if not (self.key or self.signature) or keys.check(self.key, link_message(self.chain_sha256), self.signature):
+            return None
+        return f"its signature is not by the key {self.key!r} that it names: another signed it, or it was changed"
 
 
 def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 
 from rose.events import KINDS, Access, Provenance
 from rose.ledger.files import catalog, examine, keys, layout, registry, rows, segments, spool
-from rose.ledger.files.content import Link, rows_sha256
+from rose.ledger.files.content import rows_sha256
 from rose.ledger.files.examine import Seen
 from rose.ledger.files.layout import LedgerError
-from rose.ledger.files.segments import Tail
+from rose.ledger.files.segments import Link, Tail
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import take_name
 

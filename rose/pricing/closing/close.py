@@ -21,9 +21,10 @@ from rose.pricing.closing.store import BookStamp, Posting, postings, watermark
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import Period, naive
 from rose.pricing.price_books.pricebook import PriceBook, refuse_example
-from rose.pricing.query import rows, set_variables
 
 BOOK_FILE = "price_book.toml"
+_OPEN_RUNS = """SELECT run_id, 1000 * epoch_us(started_at) AS started_ns FROM run
+    WHERE status = 'running' AND provenance = ? AND started_ns < ? ORDER BY run_id"""
 
 
 def close(
@@ -57,10 +58,9 @@ def close(
             raise NothingChargedError(f"the period {period.label} has no charge to close")
         _refuse_closed(ledger, period, priced.provenance)
         with ledger.connect() as connection:
-            set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
-            runs = rows(connection, "closing/open_runs")
+            runs = connection.execute(_OPEN_RUNS, [priced.provenance, period.to_ns]).fetchall()
         charged = set(priced.frame["run_id"].unique())
-        open_runs = [run["run_id"] for run in runs if run["run_id"] in charged or run["started_ns"] >= period.from_ns]
+        open_runs = [run_id for run_id, started_ns in runs if run_id in charged or started_ns >= period.from_ns]
         if open_runs and not with_open_runs:
             raise PricingError(
                 f"in the period {period.label} a run has not ended: {', '.join(open_runs)}. Close when it has ended, "

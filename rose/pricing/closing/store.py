@@ -1,4 +1,4 @@
-"""Closed periods on disk, each written completely or not at all.
+"""Closed periods, their tables and their files. Each is written completely or not at all.
 - closes/<close>/charges.parquet: the charges
 - closes/<close>/stays.parquet: the time that each device was in the fleet
 - closes/<close>/price_book.toml: the text of the price book
@@ -6,7 +6,7 @@
 - closes/<close>/price_book-0001.toml: the price book of this correction, if it differs from the previous price book
 
 Files wait in a hidden folder until the ledger has recorded the posting's event. If a process is killed before that,
-nothing is posted. If it is killed afterwards, the next process finishes the posting."""
+nothing is posted. If it is killed afterwards, readers find the files there, and the next posting moves them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import io
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ from rose.ledger.files import layout, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing.charges import Stay
-from rose.pricing.money import PricingError, QuestionError
-from rose.pricing.period import Period
+from rose.pricing.money import PricingError, QuestionError, format_usd, signed_usd
+from rose.pricing.period import Period, hour_text
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.table import Element, Table, columns
 
 FOLDER = "closes"
 CHARGES_FILE = "charges.parquet"
@@ -136,10 +137,6 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list
         names = ", ".join(known) or "none yet; `rose books close` makes one"
         raise QuestionError(f"unknown close {close_id!r}; the closes of this ledger: {names}")
     posted = known[close_id]
-    lacking = any(not (folder(ledger, close_id) / name).exists() for posting in posted for name in posting.files)
-    if lacking and staged(ledger, close_id).exists():
-        with ledger.lock("closing"):
-            finish(ledger, posted)
     if as_of_ns is None:
         return posted
     if posted[0].posted_ns > as_of_ns:
@@ -149,7 +146,11 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list
 
 def file(ledger: Ledger, posting: Posting, name: str) -> Path:
     """Return the path of a frozen file. Raises PricingError if it is missing or has changed."""
-    path = folder(ledger, posting.close_id) / name
+    path, waiting = folder(ledger, posting.close_id) / name, staged(ledger, posting.close_id) / name
+    # The book of a correction may lie in the file of an earlier posting.
+    expected = posting.book.sha256 if name == posting.book.file else posting.files[name]
+    if not path.exists() and _is(waiting, expected):
+        return waiting  # The process that posted it was killed; the next posting moves the file.
     try:
         with path.open("rb") as stored:
             sha256 = hashlib.file_digest(stored, "sha256").hexdigest()
@@ -157,8 +158,7 @@ def file(ledger: Ledger, posting: Posting, name: str) -> Path:
         raise PricingError(
             f"{path}, a frozen file of {posting.close_id}, cannot be read ({error.strerror}); restore the original"
         ) from None
-    # The book of a correction may lie in the file of an earlier posting.
-    if sha256 != (posting.book.sha256 if name == posting.book.file else posting.files[name]):
+    if sha256 != expected:
         raise PricingError(f"{path} was changed after it was frozen; restore the original and run `rose books verify`")
     return path
 
@@ -208,7 +208,7 @@ def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> Non
     try:
         finish(ledger, [posting])
     except OSError as error:
-        later = "the next command that reads the books does this"
+        later = "the next posting does this"
         raise LedgerError(f"{posting.name} is posted; cannot move its files: {error.strerror}; {later}") from error
 
 
@@ -237,3 +237,47 @@ def _is(path: Path, sha256: str) -> bool:
         return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
     except OSError:
         return False
+
+
+def closes_table(posted: Mapping[str, Sequence[Posting]]) -> Iterator[Table]:
+    rows = []
+    for close_id, (first, *later) in posted.items():
+        corrected = sum(posting.cost_nano for posting in later)
+        rows.append(
+            (
+                close_id + ("" if first.verified else " (UNVERIFIED)"),
+                hour_text(first.from_ns),
+                hour_text(first.to_ns),
+                format_usd(first.cost_nano),
+                f"{len(later)}: {signed_usd(corrected)}" if later else "none",
+                format_usd(first.cost_nano + corrected),
+            )
+        )
+    names = ("close", "from", "to", "closed", "corrections", "total")
+    yield Table(
+        title="Closed periods", view="amortized; USD", columns=columns(*names, whole=("close",)), rows=tuple(rows)
+    )
+
+
+def posting_elements(posted: Sequence[Posting]) -> Iterator[Element]:
+    first = posted[0]
+    yield f"{first.close_id}: {utc(first.from_ns)} to {utc(first.to_ns)}, {first.provenance}, ROSE {first.rose_version}"
+    yield f"SHA-256 of the close {first.sha256}"
+    if first.open_runs:
+        yield f"open runs: {', '.join(first.open_runs)}"
+    yield Table(
+        title="Postings",
+        view="amortized; USD",
+        columns=columns("no.", "posted", "amount", "rows", "prices", "why, and by whom", text=("why, and by whom",)),
+        rows=tuple(
+            (
+                str(posting.number),
+                utc(posting.posted_ns)[:19] + "Z",
+                signed_usd(posting.cost_nano) if posting.number else format_usd(posting.cost_nano),
+                f"{posting.rows:,}",
+                f"{posting.book.name} {posting.book.version}",
+                f"{posting.reason or 'close'} ({posting.posted_by}){'' if posting.verified else ' UNVERIFIED LEDGER'}",
+            )
+            for posting in posted
+        ),
+    )

@@ -108,19 +108,19 @@ def show(
 ) -> None:
     """List closed periods, or show one close with its corrections. `rose cost --close` splits its cost by team."""
     with common.clear_errors():
-        from rose.pricing.closing import close_tables, store
+        from rose.pricing.closing import store
 
         opened = open_ledger(ledger)
         if close_id is not None:
             posted = store.of_close(opened, close_id)
-            common.print_answer(as_json, lambda: _facts(posted), lambda: close_tables.postings(posted))
+            common.print_answer(as_json, lambda: _facts(posted), lambda: store.posting_elements(posted))
             return
         closes = store.postings(opened)
         nothing = ["no period is closed yet; `rose books close` closes one"]
         common.print_answer(
             as_json,
             lambda: [_facts(posted) for posted in closes.values()],
-            lambda: close_tables.closes(closes) if closes else nothing,
+            lambda: store.closes_table(closes) if closes else nothing,
         )
 
 
@@ -261,7 +261,7 @@ def _facts(posted: list[Posting]) -> dict[str, Any]:
 
 def _say(ledger: Ledger, posted: list[Posting], file: Path | None, as_json: bool) -> None:
     from rose.ledger.evidence import receipt
-    from rose.pricing.closing import close_tables
+    from rose.pricing.closing import store
 
     data = _facts(posted)
     advice = "Keep the hash elsewhere; `--receipt FILE` writes a receipt that `rose books verify --against` takes."
@@ -274,4 +274,4 @@ def _say(ledger: Ledger, posted: list[Posting], file: Path | None, as_json: bool
             f"receipt {file}, SHA-256 {sha256}: keep it where nobody who can write to the ledger can change it; "
             "`rose books verify --against` takes it"
         )
-    common.print_answer(as_json, lambda: data, lambda: (*close_tables.postings(posted), advice))
+    common.print_answer(as_json, lambda: data, lambda: (*store.posting_elements(posted), advice))

@@ -13,9 +13,9 @@ from rose.events import LedgerAction
 from rose.ledger import verified
 from rose.ledger.checks.expected import COMPACTED_ACTION
 from rose.ledger.files import keys, layout, registry, segments
-from rose.ledger.files.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.files.content import rows_sha256
 from rose.ledger.files.layout import LedgerError
-from rose.ledger.files.segments import Tail
+from rose.ledger.files.segments import Tail, chain_sha256, link_message
 from rose.ledger.growth import compaction
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter

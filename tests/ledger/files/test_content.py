@@ -10,8 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rose.ledger.files import keys, rows
-from rose.ledger.files.content import Link, chain_sha256, link_message, ranges_sha256, rows_sha256
+from rose.ledger.files.content import ranges_sha256, rows_sha256
 from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.segments import Link, chain_sha256, link_message
 from tests.ledger.evidence.ledgers import parquet
 
 SCHEMA = rows.schema()

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from rose.events import LedgerAction
 from rose.ledger.files import examine, layout, segments
-from rose.ledger.files.content import chain_sha256
 from rose.ledger.files.examine import CHANGED, Seen
+from rose.ledger.files.segments import chain_sha256
 from rose.ledger.growth import compaction
 from rose.ledger.ledger import Ledger
 from tests.ledger.conftest import record

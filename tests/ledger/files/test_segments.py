@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from rose.event_columns import all_columns
 from rose.ledger.files import catalog, keys, layout, rows, segments
-from rose.ledger.files.content import chain_sha256, rows_sha256
+from rose.ledger.files.content import rows_sha256
 from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.segments import chain_sha256
 from tests.long_form import usual
 
 

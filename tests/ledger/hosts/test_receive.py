@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rose.ledger.files import catalog, keys, layout, registry, segments
-from rose.ledger.files.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.files.content import rows_sha256
 from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.segments import chain_sha256, link_message
 from rose.ledger.hosts.receive import Receiver
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter

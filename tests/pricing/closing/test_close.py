@@ -14,7 +14,7 @@ from rose.pricing import charges
 from rose.pricing.audit.check import check
 from rose.pricing.charges import pricing
 from rose.pricing.closing import store
-from rose.pricing.closing.bill import of_close
+from rose.pricing.closing.bill import bill, of_close
 from rose.pricing.closing.store import postings
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
@@ -134,7 +134,10 @@ def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path
     assert done.returncode == -9, done.stderr.decode()
     assert list(postings(Ledger(fleet))) == ([CLOSE_ID] if stands else [])
     if stands:
+        killed = sorted((fleet / "closes").rglob("*"))
+        assert bill(Ledger(fleet), FIRST_HOUR).total_nano == BILL_NANO
         assert of_close(Ledger(fleet), CLOSE_ID).total_nano == BILL_NANO
+        assert sorted((fleet / "closes").rglob("*")) == killed, "a reader changes nothing"
         with pytest.raises(PricingError, match="overlaps"):
             close(fleet)
     else:

@@ -8,7 +8,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit.check import check
 from rose.pricing.charges.pricing import AMOUNTS, DIMENSIONS
-from rose.pricing.closing import close_tables, store
+from rose.pricing.closing import store
 from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.close import restate
 from rose.pricing.closing.store import Posting, postings
@@ -138,9 +138,9 @@ def _by(frame: pl.DataFrame, key: str) -> dict[object, int]:
 def test_a_close_and_its_corrections_are_shown(closed: Path) -> None:
     restate(Ledger(closed), CLOSE_ID, "contract 18 [signed]", DEARER, by="bob", now_us=NEXT_DAY_US + 1)
     assert f"{CLOSE_ID} 2026-06-01 2026-06-01T01 $3.87 1: +$0.360 $4.23" in printed(
-        close_tables.closes(postings(Ledger(closed)))
+        store.closes_table(postings(Ledger(closed)))
     )
-    text = printed(close_tables.postings(postings(Ledger(closed))[CLOSE_ID]))
+    text = printed(store.posting_elements(postings(Ledger(closed))[CLOSE_ID]))
     assert f"SHA-256 of the close {postings(Ledger(closed))[CLOSE_ID][0].sha256}" in text
     assert "0 2026-06-02T00:00:00Z $3.87" in text
     assert "+$0.360" in text

@@ -1,4 +1,4 @@
-"""Brings one engine to a policy version: fetch, verify, decode, swap. Then it tells the origin and audits the weights."""
+"""Brings one engine to a policy version: fetch, verify, decode, swap. Then tells the origin and audits the weights."""
 
 import http.client
 import json
