@@ -27,32 +27,9 @@ from rose.private_files import TemporaryFolder
 
 #: The views in `sql/views`, in an order in which they can be made.
 _VIEWS = (
-    "event",
-    "run",
-    "device",
-    "tenure",
-    "uncounted_time",
-    "engine",
-    *ROLLUPS,
-    "lease",
-    "lease_event",
-    "preemption",
-    "hold",
-    "holdout",
-    "step_time",
-    "sync",
-    "turn",
-    "trajectory",
-    "verdict",
-    "request",
-    "device_slice",
-    "faulty_event",
-    "step",
-    "power",
-    "scale_down",
-    "clock",
-    "job",
-    "access",
+    *("event", "run", "device", "tenure", "uncounted_time", "engine", *ROLLUPS),
+    *("lease", "lease_event", "preemption", "hold", "holdout", "step_time", "sync", "turn", "trajectory", "verdict"),
+    *("request", "device_slice", "faulty_event", "step", "power", "scale_down", "clock", "job", "access"),
 )
 #: The public interface.
 VIEWS = tuple(view for view in _VIEWS if view != "uncounted_time")
