@@ -371,12 +371,13 @@ def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
     return Spent(period=part, frame=frame.with_columns(amount_nano=pl.col(amount), rollout=rollout))
 
 
-def bill_with_history(scope: Scope) -> Bill:
-    """Return the bill of the period and the period before. If that bill fails, return the bill of the period alone."""
+def bill_with_history(scope: Scope) -> tuple[Bill, str | None]:
+    """Return the bill of the period and the period before. If that bill fails, also say why, and return the bill of the
+    period alone."""
     try:
-        return bill(replace(scope, period=Period(period_before(scope.period).from_ns, scope.period.to_ns)))
-    except UserError:
-        return bill(scope)
+        return bill(replace(scope, period=Period(period_before(scope.period).from_ns, scope.period.to_ns))), None
+    except UserError as error:
+        return bill(scope), str(error)
 
 
 def promise(requests: pl.DataFrame) -> Promise:

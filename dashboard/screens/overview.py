@@ -44,6 +44,7 @@ class _Content:
     bill: Bill
     now: Spent
     before: Spent | None
+    not_compared: str | None  # Why the period before cannot be priced.
     promise: Promise
     budgets: list[TeamBudget]
 
@@ -65,8 +66,8 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     _trust_card(trust, ledger)
     book = data.price_book(ledger, period=period)
     scope = Scope(ledger=ledger, period=period, book=book, provenance=provenance)
-    billed = data.bill_with_history(scope)
-    shown = _read(scope, billed, promise, bar.chosen())
+    billed, why = data.bill_with_history(scope)
+    shown = _read(scope, billed, why, promise, bar.chosen())
     sentence.markdown(_sentence(shown, None))
     _cost_card(cost, shown)
     _harvest_card(harvest, shown)
@@ -92,7 +93,7 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     sentence.markdown(_sentence(shown, clause))
 
 
-def _read(scope: Scope, billed: Bill, promise: Promise, chosen: link.Link) -> _Content:
+def _read(scope: Scope, billed: Bill, why: str | None, promise: Promise, chosen: link.Link) -> _Content:
     earlier, before = period_before(scope.period), None
     if billed.period.from_ns <= earlier.from_ns:
         before = data.spent(scope, billed, earlier, chosen)
@@ -105,6 +106,7 @@ def _read(scope: Scope, billed: Bill, promise: Promise, chosen: link.Link) -> _C
         bill=billed,
         now=data.spent(scope, billed, scope.period, chosen),
         before=None if before is None or before.frame.is_empty() else before,
+        not_compared=why,
         promise=promise,
         budgets=[row for row in budgets if chosen.team in (None, row.team)],
     )
@@ -138,7 +140,7 @@ def _cost_card(place: Place, shown: _Content) -> None:
     what = "all rollout work, with its part of idle time" if loaded else ", ".join(ROLLOUT_BUCKETS)
     about = f"{shown.chosen.view.replace('-', ' ')}; {what}. Details: page Cost."
     if before is None:
-        about += f" Not compared: nothing is charged in {name}."
+        about += f" Not compared: {shown.not_compared or f'nothing is charged in {name}'}."
     delta = None if before is None else words.change(shown.now.rollout_nano, before.rollout_nano, name)
     _card(place, "Rollout cost", format_usd(shown.now.rollout_nano), about, delta=delta, more_is_worse=True)
 

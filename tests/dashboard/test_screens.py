@@ -163,6 +163,17 @@ def test_a_period_is_compared_with_the_one_before(tampered: Path, frame: pl.Data
     assert "2026-05 is not closed" in text
 
 
+def test_a_period_before_that_cannot_be_priced_is_said_to_have_no_price(
+    tampered: Path, tmp_path: Path, open_page: OpenPage
+) -> None:
+    ledger = Ledger(shutil.copytree(tampered, tmp_path / "ledger"))
+    later = BOOK.text.replace("valid_from = 2026-03-01", "valid_from = 2026-06-01").replace('"example"', '"ours"', 1)
+    pricebook.adopt(ledger, pricebook.parse(later, "ours"), by="ann")
+    text = page_text(open_page(ledger.folder, "overview"))
+    assert "Not compared: price book adopted by ann has no price for device class" in text
+    assert "nothing is charged" not in text
+
+
 def test_cost_sums_to_the_bill_and_opens_down_to_a_lease_and_its_events(
     ended: Path, frame: pl.DataFrame, drawn: OpenPage, open_page: OpenPage
 ) -> None:
