@@ -17,8 +17,8 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     with frame.errors_shown():
         _jobs(ledger)
     st.header("Do all writers write?")
-    columns = "run_id writer events newest_at behind_ns"
-    frame.query(ledger, "late_writers", "No run is running, so no process has to write.", columns, status="running")
+    columns = "run_id writer events newest_at behind_ns age_ns"
+    frame.query(ledger, "late_writers", "The ledger has no writer of a running run.", columns, status="running")
     st.subheader("Dropped events")
     frame.query(ledger, "dropped_events", "No event was dropped.", "event_time run_id writer dropped_kind events")
     st.header("What is in the ledger?")

@@ -365,7 +365,7 @@ def test_a_run_is_renewed_while_its_trainer_is_busy_and_closed_with_what_ended_i
 
 WRONG = [
     ({"url": "127.0.0.1:30100"}, "url '127.0.0.1:30100' must be the controller's root"),
-    ({"away_s": 0.0}, "away_s 0.0 must be above 0"),
+    ({"away_s": 0.0}, "away_s 0.0 must be a finite number above 0"),
     ({"name": ""}, "name is '': "),
     ({"staleness_max": -1}, "staleness_max is -1: "),
     ({"weight": 0.0}, "weight is 0.0: "),

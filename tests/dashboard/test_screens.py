@@ -309,4 +309,4 @@ def test_trust_names_jobs_and_writers(ended: Path, drawn: OpenPage) -> None:
     assert "Every file, hash chain, signature and view that is new or changed was checked" in text
     assert "No job has run on this ledger" in text
     assert "No event was dropped" in text
-    assert "No run is running, so no process has to write" in text
+    assert "The ledger has no writer of a running run" in text

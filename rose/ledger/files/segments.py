@@ -1,5 +1,5 @@
-"""Segments: immutable Parquet files. The name has the file's SHA-256; the header has the previous file's SHA-256, and a
-signed chain of the digests of all rows."""
+"""Segments: immutable Parquet files. The name has the file's SHA-256; the header has the previous file's SHA-256, and
+the segment's link in a signed chain of row digests."""
 
 import hashlib
 import io

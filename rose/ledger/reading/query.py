@@ -76,8 +76,8 @@ def query_arrow(
 
     Without `lossless`, HUGEINT becomes DECIMAL(38, 0) and UUID becomes text."""
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
-        above = f"timeout {timeout_s} s and memory {memory_limit_gb} GB above 0"
-        raise QueryError(f"limit {limit} must be at least 0, {above}")
+        given = f"limit {limit}, timeout {timeout_s} s, memory {memory_limit_gb} GB"
+        raise QueryError(f"{given}: the limit must be at least 0, the others above 0 and below 1e6")
     began = time.monotonic()
     with _workers.connection() as connection:
         connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)

@@ -147,7 +147,11 @@ def next_step(eta_n: Elasticity, eta_t: Elasticity, growth: tuple[float, float],
         side = "inference"
     elif to_inference is False and training_lowers:
         side = "training"
-    why = "an elasticity is not known" if apart is None else "chance alone could explain the difference"
+    why = "chance alone could explain the difference"
+    if apart is None:
+        why = "an elasticity is not known, or has no interval"
+    elif to_inference is not None:
+        why = "the better side may not lower it at all"
     return Answer(side, inference.value, training.value, apart, _says(side, lowers, training_lowers, what, why))
 
 

@@ -115,10 +115,11 @@ def says(measured: Harm) -> str:
     if (compared := harm.late(measured)) is None:
         return f"Harm to serving is unknown: {(measured.confounded or '').removeprefix('confounded: ')}."
     requests, late, added = compared
+    effect = f"caused {added.value:,.1f} of them" if added.value >= 0 else f"prevented {-added.value:,.1f} more"
     return (
         f"{_VERDICTS[harmful(measured)]}: {late:,} of {requests:,} requests ({late / requests:.2%}) missed a latency "
-        f"budget. By estimate, lending caused {added.value:,.1f} of them (95% {added.low:,.1f} to {added.high:,.1f}"
-        f"{'; below 0 it prevented some' if added.low < 0 else ''})"
+        f"budget. By estimate, lending {effect} (95% {added.low:,.1f} to {added.high:,.1f}"
+        f"{'; below 0 means prevented' if added.low < 0 else ''})"
         f"{holdout.would_tell(harm.more_windows(measured))}."
     )
 

@@ -1,4 +1,4 @@
-"""Closed periods, their tables and their files. Each is written completely or not at all.
+"""Closed periods on disk, each written completely or not at all, and tables of them.
 - closes/<close>/charges.parquet: the charges
 - closes/<close>/stays.parquet: the time that each device was in the fleet
 - closes/<close>/price_book.toml: the text of the price book
@@ -6,7 +6,7 @@
 - closes/<close>/price_book-0001.toml: the price book of this correction, if it differs from the previous price book
 
 Files wait in a hidden folder until the ledger has recorded the posting's event. If a process is killed before that,
-nothing is posted. If it is killed afterwards, readers find the files there, and the next posting moves them."""
+nothing is posted. If it is killed afterwards, the next process that needs the files finishes the posting."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import hashlib
 import io
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,11 +147,11 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list
 
 def file(ledger: Ledger, posting: Posting, name: str) -> Path:
     """Return the path of a frozen file. Raises PricingError if it is missing or has changed."""
-    path, waiting = folder(ledger, posting.close_id) / name, staged(ledger, posting.close_id) / name
-    # The book of a correction may lie in the file of an earlier posting.
-    expected = posting.book.sha256 if name == posting.book.file else posting.files[name]
-    if not path.exists() and _is(waiting, expected):
-        return waiting  # The process that posted it was killed; the next posting moves the file.
+    path = folder(ledger, posting.close_id) / name
+    if not path.exists() and staged(ledger, posting.close_id).exists():
+        # Another process is about to move the file, or was killed before that.
+        with suppress(OSError), ledger.lock("closing"):
+            finish(ledger, [posting])
     try:
         with path.open("rb") as stored:
             sha256 = hashlib.file_digest(stored, "sha256").hexdigest()
@@ -158,7 +159,8 @@ def file(ledger: Ledger, posting: Posting, name: str) -> Path:
         raise PricingError(
             f"{path}, a frozen file of {posting.close_id}, cannot be read ({error.strerror}); restore the original"
         ) from None
-    if sha256 != expected:
+    # The book of a correction may lie in the file of an earlier posting.
+    if sha256 != (posting.book.sha256 if name == posting.book.file else posting.files[name]):
         raise PricingError(f"{path} was changed after it was frozen; restore the original and run `rose books verify`")
     return path
 
@@ -208,7 +210,7 @@ def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> Non
     try:
         finish(ledger, [posting])
     except OSError as error:
-        later = "the next posting does this"
+        later = "the next command that reads the books does this"
         raise LedgerError(f"{posting.name} is posted; cannot move its files: {error.strerror}; {later}") from error
 
 
@@ -218,17 +220,18 @@ def discard_unposted(ledger: Ledger) -> None:
 
 
 def finish(ledger: Ledger, posted: list[Posting]) -> None:
+    """Move the files of these postings that still wait. The caller must hold the lock. Raises OSError."""
     for posting in posted:
         temporary, final = staged(ledger, posting.close_id), folder(ledger, posting.close_id)
         waiting = [name for name, sha256 in posting.files.items() if _is(temporary / name, sha256)]
-        if posting.number == 0:
-            if len(waiting) == len(posting.files) and not final.exists():
-                temporary.rename(final)
-                layout.sync_folder(final.parent)
-        elif waiting and final.exists():
-            for name in waiting:
-                if not (final / name).exists():
-                    layout.move_file(temporary / name, final / name)
+        if len(waiting) == len(posting.files) and posting.number == 0 and not final.exists():
+            temporary.rename(final)
+            layout.sync_folder(final.parent)
+            continue
+        for name in waiting:
+            if not (final / name).exists():
+                layout.move_file(temporary / name, final / name)
+        if waiting:
             shutil.rmtree(temporary)
 
 

@@ -6,8 +6,9 @@
 -- status (VARCHAR): only runs with this status, such as running.
 --
 -- `behind_ns` is how much newer the run's newest event is than the writer's newest event. A process with little to say
--- is behind, too. But if an agent is behind by more than a few seconds while `run_status` is `running`, its device time
--- is lost, unless another device's clock is ahead (`device_time_offset_ns` of the view `clock`).
+-- is behind, too. But if an agent of a running run is behind by more than a few seconds, its device time is lost, unless
+-- another device's clock is ahead (`device_time_offset_ns` of the view `clock`). `age_ns` is the time since the newest
+-- event, by the clock of this host.
 WITH written AS (
     SELECT
         provenance, run_id, writer, count(*) AS events, max(seq) AS newest_seq, max(event.event_time) AS newest_at
@@ -22,7 +23,7 @@ SELECT
     written.events, written.newest_seq, written.newest_at,
     1000 * (max(epoch_us(newest_at)) OVER (PARTITION BY written.run_id, written.provenance) - epoch_us(newest_at))
         AS behind_ns,
-    1000 * (epoch_us(now()) - epoch_us(newest_at)) AS age_ns -- by the clock of this host
+    1000 * (epoch_us(now()) - epoch_us(newest_at)) AS age_ns
 FROM written
 LEFT JOIN run USING (run_id, provenance)
 WHERE (getvariable('status') IS NULL OR run.status = getvariable('status'))

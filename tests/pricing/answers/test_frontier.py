@@ -74,10 +74,11 @@ def test_more_independent_tries_are_never_worth_a_dollar(p: float, n: float, inf
     [
         (eta(0.5, 0.1), eta(0.3, 0.1), "training", "at its price raises it and more training at its price low"),
         (eta(0.5, 0.1), eta(-0.3, 0.1), "neither", "lowers cost per correct on neither side"),
-        (eta(0.5, 0.1), eta(0.1, 0.5), frontier.UNKNOWN, "explain the difference. One more rollout at its price ra"),
+        (eta(0.5, 0.1), eta(0.1, 0.5), frontier.UNKNOWN, "may not lower it at all. One more rollout at its price ra"),
         (eta(1.2, 0.9), eta(0.3, 0.1), frontier.UNKNOWN, "the difference. More training at its price lowers it."),
         (eta(1.31, 0.2), eta(0.3, 0.1), frontier.UNKNOWN, "lowers it and more training at its price lowers it."),
-        (eta(1.5, 0.1), UNKNOWN, frontier.UNKNOWN, "an elasticity is not known. One more rollout at its price low"),
+        (eta(1.5, 0.1), UNKNOWN, frontier.UNKNOWN, "not known, or has no interval. One more rollout at its price low"),
+        (eta(1.0, 0.1), eta(-0.5, 0.1), frontier.UNKNOWN, "is not clear: the better side may not lower it at all"),
         (UNKNOWN, UNKNOWN, frontier.UNKNOWN, "Where the next dollar lowers cost per correct faster is not clear: an e"),
     ],
 )

@@ -111,8 +111,10 @@ import os, signal, sys
 from pathlib import Path
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.closing import store
-from rose.pricing.closing.bill import of_close
-from tests.pricing.closing.conftest import close
+from rose.ledger.files import layout
+from rose.ledger.ledger import Ledger
+from rose.pricing.closing.close import restate
+from tests.pricing.closing.conftest import CLOSE_ID, DEARER, close
 
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -120,24 +122,27 @@ def die(*arguments, **options):
 match sys.argv[2]:
     case "before the event": LedgerWriter.record = die
     case "before the files have their names": store.finish = die
+    case "before the files of a correction are moved": layout.move_file = die
 close(Path(sys.argv[1]))
+restate(Ledger(sys.argv[1]), CLOSE_ID, "contract 18", DEARER)
 """
+
+
+def killed(fleet: Path, where: str) -> None:
+    command = [sys.executable, "-c", _KILLED, str(fleet), where]
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], check=False, capture_output=True)
+    assert done.returncode == -9, done.stderr.decode()
 
 
 @pytest.mark.parametrize(
     ("where", "stands"), [("before the event", False), ("before the files have their names", True)]
 )
 def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path, where: str, stands: bool) -> None:
-    root = Path(__file__).parents[3]
-    command = [sys.executable, "-c", _KILLED, str(fleet), where]
-    done = subprocess.run(command, cwd=root, check=False, capture_output=True)
-    assert done.returncode == -9, done.stderr.decode()
+    killed(fleet, where)
     assert list(postings(Ledger(fleet))) == ([CLOSE_ID] if stands else [])
     if stands:
-        killed = sorted((fleet / "closes").rglob("*"))
         assert bill(Ledger(fleet), FIRST_HOUR).total_nano == BILL_NANO
         assert of_close(Ledger(fleet), CLOSE_ID).total_nano == BILL_NANO
-        assert sorted((fleet / "closes").rglob("*")) == killed, "a reader changes nothing"
         with pytest.raises(PricingError, match="overlaps"):
             close(fleet)
     else:
@@ -148,6 +153,27 @@ def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path
     report = check(Ledger(fleet))
     assert (report.closes, report.problems) == (1, ())
     assert [path.name for path in (fleet / "closes").iterdir()] == [CLOSE_ID]
+
+
+def test_a_process_killed_in_a_correction_leaves_a_whole_correction(fleet: Path) -> None:
+    killed(fleet, "before the files of a correction are moved")
+    posted = postings(Ledger(fleet))[CLOSE_ID]
+    assert [posting.number for posting in posted] == [0, 1]
+    assert bill(Ledger(fleet), FIRST_HOUR).total_nano == sum(posting.cost_nano for posting in posted) > BILL_NANO
+    assert check(Ledger(fleet)).problems == ()
+    assert [path.name for path in (fleet / "closes").iterdir()] == [CLOSE_ID]
+
+
+def test_what_waits_of_a_damaged_posting_is_not_thrown_away(fleet: Path) -> None:
+    killed(fleet, "before the files have their names")
+    (waiting,) = (fleet / "closes").iterdir()
+    (waiting / store.STAYS_FILE).write_bytes(b"damaged")
+    (problem,) = check(Ledger(fleet)).problems
+    assert store.STAYS_FILE in problem
+    assert sorted(path.name for path in (fleet / "closes" / CLOSE_ID).iterdir()) == [
+        "charges.parquet",
+        "price_book.toml",
+    ]
 
 
 def _too_dear() -> Any:

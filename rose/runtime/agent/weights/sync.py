@@ -186,7 +186,8 @@ class EngineSync:
         self.standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
         self._asked: Target | None = None  #: The last target, and the last target of the engine's run.
         self._held_from: Target | None = None
-        self._told = False
+        self.told = False
+        self._untold: str | None = None  # Why the sync in progress has no base.
         self._moved_bytes = 0
         self._phases = Phases(engine, staging)
 
@@ -236,15 +237,19 @@ class EngineSync:
         version. Return an event if a difference is found. Otherwise, or once `gives_way` is set, return None."""
         if not (self.standing.held and self.standing.trusted):
             return None
-        # The origin is told again: it keeps the next versions for a limited time.
-        return self._checked(lambda held: self._drift(held, gives_way))
+        # The origin is told again: without that, it removes what leads on from this version after a while.
+        event = self._checked(lambda held: self._drift(held, gives_way))
+        self._note(looked_ns=monotonic_ns())
+        return event
 
     def acknowledge(self) -> Sync | None:
-        """Tell the origin which weights the engine holds, unless it knows. Return an event if the origin's version has
-        other weights. If the origin does not answer, it is told before the next sync or by an audit."""
-        if self._told or not (self.standing.held and self.standing.trusted):
+        """Tell the origin which weights the engine holds, unless it was told already. Return an event if the origin's
+        version has other weights. If the origin does not answer, it is told before the next sync or by an audit."""
+        if self.told or not (self.standing.held and self.standing.trusted):
             return None
-        return self._checked(lambda _: None)
+        with suppress(OSError):
+            return self._checked(lambda _: None)
+        return None
 
     def _checked(self, drift_of: Callable[[Manifest], str | None]) -> Sync | None:
         began = monotonic_ns()
@@ -259,9 +264,9 @@ class EngineSync:
             drift = str(error)
         except TransferError:
             pass
-        self._note(trusted=drift is None, looked_ns=monotonic_ns())
         if drift is None:
             return None
+        self._note(trusted=False)
         self._moved_bytes = 0
         at = way or Target(self.run_id, self.version, "")
         event = self._event(at, began, self.version, f"drift: {drift}")
@@ -283,6 +288,7 @@ class EngineSync:
 
     def _bring_by(self, target: Target, began: int) -> Sync:
         reasons: list[str] = []
+        self._untold = None
         try:
             base = self._base(target)
         except RefusedError as error:
@@ -296,9 +302,6 @@ class EngineSync:
         for have in dict.fromkeys((base, None)):
             try:
                 return self._try(target, have, began)
-            except RefusedError as error:
-                reasons.append(str(error))
-                break
             except TransferError as error:
                 reasons.append(str(error))
         return self._missed(target, began, base, have, "; then with all weights in place of changes: ".join(reasons))
@@ -329,11 +332,13 @@ class EngineSync:
         self._moved_bytes += staged.wire_bytes
         with self._phases.turn():
             prepared, committed = self._swap_in(staged)
-            self.held, self._told = (target.run_id, version), False
+            self.held, self.told = (target.run_id, version), False
             self._record.confirm(version)
-        self._note(held=True, trusted=True, looked_ns=monotonic_ns(), failures=0)
+        # An attempt to bring the engine back has failed unless the origin confirms the weights.
+        failures = self.standing.failures + (not self.standing.trusted)
+        self._note(held=True, trusted=True, looked_ns=monotonic_ns(), failures=failures)
         return replace(
-            self._event(target, began, staged.base_version, None),
+            self._event(target, began, staged.base_version, self._untold),
             ok=True,
             dense_bytes=staged.dense_bytes,
             changed_elements=staged.changed_elements,
@@ -394,12 +399,16 @@ class EngineSync:
         be fetched. Raises RefusedError if the origin's weights of this version differ from the engine's."""
         if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
-        if not self._told:
+        if not self.told:
             try:
                 self._acknowledge_late(target)
             except RefusedError:
                 raise
-            except TransferError:
+            except TransferError as error:
+                if self.standing.held:
+                    self._untold = (
+                        f"all weights were fetched: the origin was not told of version {self.version}: {error}"
+                    )
                 return None
         return self.version
 
@@ -437,7 +446,8 @@ class EngineSync:
 
     def _tell(self, held: Manifest, source: Target) -> None:
         self._receiver(source).acknowledge(held.version, held.weights_sha256)
-        self._told = True
+        self.told = True
+        self._note(failures=0)
 
     def _drift(self, held: Manifest, gives_way: threading.Event | None = None) -> str | None:
         reports = self._phases.ask("audit", held.version, held.dense_bytes, gives_way=gives_way)
@@ -458,7 +468,7 @@ class EngineSync:
             return f"it holds weights {', '.join(sorted(names))}, but its record says {name}"
         if drifts := [report["drift"] for report in reports if report["drift"] is not None]:
             return "; ".join(drifts)
-        self.held, self._told = (held.run_id, held.version), False
+        self.held, self.told = (held.run_id, held.version), False
         self._note(held=True, looked_ns=monotonic_ns())
         return None
 

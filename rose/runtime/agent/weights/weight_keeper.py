@@ -11,7 +11,7 @@ from rose.runtime.policy.drift import next_action
 BACK_OFF_FIRST_S = 1.0  #: The first wait before a missed target is retried, doubled up to BACK_OFF_MAX_S.
 BACK_OFF_MAX_S = 60.0
 _LOOK_S = 0.25
-_LAST_S = 5.0  # the longest wait for the thread, once its engine ended
+_LAST_S = 5.0
 
 
 class WeightKeeper:
@@ -49,7 +49,8 @@ class WeightKeeper:
         self._wake.set()
 
     def join(self) -> None:
-        """Wait for the thread. Every version that turns could use is recorded, but an origin may hold it up."""
+        """Wait until a sync in progress is recorded, because turns may use its version. Do not wait longer than
+        `_LAST_S`: the thread may be telling an origin that does not answer."""
         if self._thread.is_alive():
             self._thread.join(_LAST_S)
 
@@ -91,7 +92,7 @@ class WeightKeeper:
         event = sync.bring(target)
         if event.ok:
             self._missed = None
-            self._record_held(sync, event)
+            self._record_and_tell(sync, event)
             return
         self._record(event)
         if target == self._newest:
@@ -112,15 +113,15 @@ class WeightKeeper:
                     self._found(event)
             case "resync":
                 if (event := sync.bring_back()) is not None:
-                    self._record_held(sync, event)
+                    self._record_and_tell(sync, event)
             case "wait":
                 pass
         return event is not None
 
-    def _record_held(self, sync: EngineSync, event: Sync) -> None:
-        """Record `event`, and only then tell the origin, which may not answer: turns use the version already."""
+    def _record_and_tell(self, sync: EngineSync, event: Sync) -> None:
+        """Record a sync, and only then tell the origin, which may not answer: turns may use the version already."""
         self._record(event)
-        if (drift := sync.acknowledge()) is not None:
+        if not self._stopping and (drift := sync.acknowledge()) is not None and not self._stopping:
             self._found(drift)
 
     def _found(self, drift: Sync) -> None:

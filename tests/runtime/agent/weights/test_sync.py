@@ -2,6 +2,7 @@ import json
 import shutil
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from benchmarks.transfer.shards import ShardedStore
 from rose.clock import monotonic_ns
 from rose.runtime.agent.weights.sync import Target
 from rose.runtime.coserving.page import Party, Span
+from rose.transfer.errors import TransferError
+from rose.transfer.wire.origin import RefusedError
 from rose.transfer.wire.receiver import Receiver
 from rose.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import (
@@ -169,7 +172,32 @@ def test_a_refused_acknowledgement_is_a_drift_and_the_engine_is_brought_back(eng
     back = sync.bring_back()
     assert (back.ok, back.reason, back.base_version, back.policy_version) == (True, None, None, 1)
     assert engine.holds(VERSIONS[3], torch.bfloat16)
+    assert sync.acknowledge() is None
     assert (sync.standing.trusted, sync.standing.failures) == (True, 0)
+
+
+def test_the_more_often_an_origin_refuses_what_it_serves_the_longer_the_next_attempt_waits(sync, server, monkeypatch):
+    def refuse(*_):
+        raise RefusedError("it has drifted")
+
+    assert sync.bring(Target("", 1, server.url)).ok
+    monkeypatch.setattr(Receiver, "acknowledge", refuse)
+    for failures in range(3):
+        assert "drifted" in sync.acknowledge().reason
+        assert (sync.standing.trusted, sync.standing.failures) == (False, failures)
+        assert sync.bring_back().ok
+
+
+def test_a_sync_says_that_the_origin_was_not_told_of_its_base(sync, server, monkeypatch):
+    assert sync.bring(Target("", 1, server.url)).reason is None
+    with monkeypatch.context() as patch:
+        patch.setattr(Receiver, "acknowledge", Mock(side_effect=TransferError("HTTP 401")))
+        assert sync.acknowledge() is None
+        event = sync.bring(Target("", 2, server.url))
+    assert (event.ok, event.encoding) == (True, "dense")
+    assert event.reason == "all weights were fetched: the origin was not told of version 1: HTTP 401"
+    assert sync.acknowledge() is None
+    assert sync.told
 
 
 @pytest.mark.parametrize("refused", [False, True])
