@@ -84,8 +84,11 @@ class Table:
             footer=texts[len(self.rows) :],
             notes=notes(
                 *self.notes,
-                _missing(figure for figure in self.figures if figure.why not in shown),
-                _why_no_interval(self.figures),
+                _reasons(
+                    "Why a cell has a dash",
+                    (one.text for one in self.figures if one.value is None and one.why not in shown),
+                ),
+                _reasons("No interval", (one.no_interval for one in self.figures if one.no_interval)),
             ),
         )
 
@@ -198,11 +201,6 @@ def notes(*texts: str) -> tuple[str, ...]:
     return tuple(filter(None, texts))
 
 
-def _why_no_interval(figures: Iterable[Figure]) -> str:
-    reasons = dict.fromkeys(figure.no_interval for figure in figures if figure.no_interval)
-    return f"No interval: {'. '.join(filter(None, reasons))}." if reasons else ""
-
-
-def _missing(figures: Iterable[Figure]) -> str:
-    reasons = dict.fromkeys(figure.text for figure in figures if figure.value is None)
-    return f"Why a cell has a dash: {'. '.join(reasons)}." if reasons else ""
+def _reasons(head: str, texts: Iterable[str]) -> str:
+    reasons = dict.fromkeys(texts)
+    return f"{head}: {'. '.join(reasons)}." if reasons else ""

@@ -4,6 +4,7 @@ import dataclasses
 import getpass
 import hashlib
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
@@ -94,7 +95,8 @@ def settle(ledger: Ledger) -> None:
     """Finish the postings that a killed process recorded, and remove unposted files. The caller must hold the lock."""
     for posted in postings(ledger).values():
         store.finish(ledger, posted)
-    store.discard_unposted(ledger)
+    for leftover in (ledger.folder / store.FOLDER).glob(".*.tmp"):
+        shutil.rmtree(leftover)
 
 
 def post(

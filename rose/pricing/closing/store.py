@@ -214,11 +214,6 @@ def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> Non
         raise LedgerError(f"{posting.name} is posted; cannot move its files: {error.strerror}; {later}") from error
 
 
-def discard_unposted(ledger: Ledger) -> None:
-    for path in (ledger.folder / FOLDER).glob(".*.tmp"):
-        shutil.rmtree(path)
-
-
 def finish(ledger: Ledger, posted: list[Posting]) -> None:
     """Move the files of these postings that still wait. The caller must hold the lock. Raises OSError."""
     for posting in posted:

@@ -254,8 +254,9 @@ class EngineSync:
     def _checked(self, drift_of: Callable[[Manifest], str | None]) -> Sync | None:
         began = monotonic_ns()
         held = self._record.manifest(self.version)
-        way = self._way_to_held()
-        drift = None
+        way = drift = None
+        with suppress(*_NOT_TRIED):
+            way = None if self._held_from is None else self._via(replace(self._held_from, version=self.version))
         try:
             drift = drift_of(held)
             if drift is None and way is not None:
@@ -315,11 +316,6 @@ class EngineSync:
     def _learn(self, target: Target) -> None:
         if self.standing.held and self.run_id == target.run_id:
             self._held_from = target
-
-    def _way_to_held(self) -> Target | None:
-        with suppress(*_NOT_TRIED):
-            return None if self._held_from is None else self._via(replace(self._held_from, version=self.version))
-        return None
 
     def _try(self, target: Target, base: int | None, began: int) -> Sync:
         """Fetch, prepare and commit `target`. Raises TransferError."""

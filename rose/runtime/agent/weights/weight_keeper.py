@@ -106,16 +106,11 @@ class WeightKeeper:
             self._taken_out = False
         elif not self._taken_out:
             self._take_out_for("a sync left it with weights that are not those of the version")
-        event = None
-        match next_action(standing, self._audit_ns, now_ns):
-            case "audit":
-                if (event := sync.audit(self._wake)) is not None:
-                    self._found(event)
-            case "resync":
-                if (event := sync.bring_back()) is not None:
-                    self._record_and_tell(sync, event)
-            case "wait":
-                pass
+        event, action = None, next_action(standing, self._audit_ns, now_ns)
+        if action == "audit" and (event := sync.audit(self._wake)) is not None:
+            self._found(event)
+        elif action == "resync" and (event := sync.bring_back()) is not None:
+            self._record_and_tell(sync, event)
         return event is not None
 
     def _record_and_tell(self, sync: EngineSync, event: Sync) -> None:
