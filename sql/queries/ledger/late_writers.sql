@@ -6,9 +6,9 @@
 -- status (VARCHAR): only runs with this status, such as running.
 --
 -- `behind_ns` is how much newer the run's newest event is than the writer's newest event. A process with little to say
--- is behind, too. But if an agent of a running run is behind by more than a few seconds, its device time is lost, unless
--- another device's clock is ahead (`device_time_offset_ns` of the view `clock`). `age_ns` is the time since the newest
--- event, by the clock of this host.
+-- is behind, too. But if an agent of a running run is behind by more than a few seconds, its device time is lost,
+-- unless another device's clock is ahead (`device_time_offset_ns` of the view `clock`). `age_ns` is the time since the
+-- newest event, by the clock of this host.
 WITH written AS (
     SELECT
         provenance, run_id, writer, count(*) AS events, max(seq) AS newest_seq, max(event.event_time) AS newest_at
