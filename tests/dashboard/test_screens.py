@@ -163,6 +163,13 @@ def test_a_period_is_compared_with_the_one_before(tampered: Path, frame: pl.Data
     assert "2026-05 is not closed" in text
 
 
+def test_a_saving_that_chance_could_explain_is_no_headline(tmp_path: Path, open_page: OpenPage) -> None:
+    sample = Path(__file__).parents[2] / "sample_traces" / "ledger"
+    app = open_page(shutil.copytree(sample, tmp_path / "ledger"), "overview", period="2026-11-23")
+    assert values(app)["Borrowing saved"] == "not clear"
+    assert re.search(r"estimate -?\S+ or less; .*; 95% -\S+ to ", page_text(app))
+
+
 def test_a_period_before_that_cannot_be_priced_is_said_to_have_no_price(
     tampered: Path, tmp_path: Path, open_page: OpenPage
 ) -> None:
