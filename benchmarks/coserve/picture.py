@@ -1,5 +1,5 @@
-"""`python -m benchmarks.coserve.picture RESULTS.json FRONTIER.svg`: serving's slowdown and the rollout tokens of each
-policy. It needs `pip install vl-convert-python`."""
+"""`python -m benchmarks.coserve.picture RESULTS.json ... FRONTIER.svg`: serving's slowdown and the rollout tokens of each
+policy. If several files have a load, the last one counts. It needs `pip install vl-convert-python`."""
 
 import json
 import statistics
@@ -29,8 +29,11 @@ def _points(detail: dict[str, Any]) -> pl.DataFrame:
 
 
 def main() -> None:
-    results, picture = map(Path, sys.argv[1:])
-    base = altair.Chart(_points(json.loads(results.read_text())["detail"])).encode(
+    *results, picture = map(Path, sys.argv[1:])
+    detail: dict[str, Any] = {}
+    for file in results:
+        detail |= json.loads(file.read_text())["detail"]
+    base = altair.Chart(_points(detail)).encode(
         x=altair.X("longer", title="serving's time per token, median, against serving alone").scale(zero=False),
         y=altair.Y("share", title="rollout tokens, as a share of share_all").axis(format="%"),
     )
