@@ -16,8 +16,8 @@ _JUDGED_MIN = 15
 _MINUTE_NS = 60 * 10**9
 _SILENT_MIN = 5  # A device without a report for this long has no state.
 _BINS = 200
-_LEASES = (  # Ids come last.
-    *("granted_at", "seconds", "closed_by", "close_reason", "device_id", "step", "kv_granted_mb", "kv_least_mb"),
+_LEASES = (  # Other ids come last.
+    *("granted_at", "device_id", "seconds", "closed_by", "close_reason", "step", "kv_granted_mb", "kv_least_mb"),
     *("renewals", "until", "rl_run_id", "lease_id"),
 )
 _HOLDS = "device_id leased reason explanation holds held_ns"

@@ -10,10 +10,8 @@ from dashboard.data import Run
 from rose.ledger.ledger import Ledger
 from rose.pricing.answers import run_report
 
-_COLUMNS = (
-    "name status started_at ended_at steps accepted_share trajectories output_tokens leases preemptions syncs "
-    "syncs_failed requests slo_share reason provenance run_id"
-)
+_COLUMNS = "name status started_at steps accepted_share trajectories output_tokens leases slo_share reason"
+_ONLY_IN_CSV = "ended_at preemptions syncs syncs_failed requests provenance run_id"
 
 
 def show(ledger: Ledger, runs: list[Run]) -> None:
@@ -39,15 +37,17 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
 
 
 def _list(ledger: Ledger) -> bool:
-    table = data.named_rows(ledger, "run_overview", _COLUMNS)
+    table = data.named_rows(ledger, "run_overview", f"{_COLUMNS} {_ONLY_IN_CSV}")
     if table.is_empty():
         st.info("No run has begun yet.")
         return False
     for provenance in table["provenance"].unique().sort().to_list():
         frame.banner(str(provenance))
-    source = "`rose query run_overview`, newest first, times in UTC. Click a run for its cost report."
-    ids = table["run_id"]
-    frame.table(table, source, name="runs", on_pick=lambda row: bar.choose(run=None if row is None else ids[row]))
+    source = "`rose query run_overview`, newest first, UTC. Click a run for its cost report. The CSV has more columns."
+    ids, hidden = table["run_id"], {name.replace("_", " "): None for name in _ONLY_IN_CSV.split()}
+    frame.table(
+        table, source, hidden, name="runs", on_pick=lambda row: bar.choose(run=None if row is None else ids[row])
+    )
     return True
 
 
