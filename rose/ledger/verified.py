@@ -54,7 +54,7 @@ class State(BaseModel):
     def text(self) -> str:
         outcome = "sound" if self.sound else f"NOT CHECKED, {self.unchecked} structures that this version cannot read"
         if self.problems:
-            outcome = f"NOT SOUND, {self.problems} problems"
+            outcome = f"NOT SOUND, {self.problems} problem{'s' if self.problems > 1 else ''}"
         if self.full_until_us == self.until_us:
             how = "every byte read"
         elif self.full_until_us is None:

@@ -52,7 +52,7 @@ def test_what_is_wrong_shows_and_what_was_there_is_asked_for_until_it_is_back(ro
     (root / "heads/w.json").write_text(json.dumps({"segment": str(_newest(root).relative_to(root))}))
     for _ in range(2):
         assert not Ledger(root).verify().ok
-        assert "NOT SOUND, 1 problems" in verified.text(Ledger(root).folder)
+        assert "NOT SOUND, 1 problem" in verified.text(Ledger(root).folder)
     path.write_bytes(content)
     (root / "heads/w.json").write_bytes(head)
     assert Ledger(root).verify().ok

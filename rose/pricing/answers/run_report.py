@@ -103,10 +103,11 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, i
     # Steps of several RL runs are unrelated.
     judged = run.charged.frame.filter(pl.col("fate").is_in(("accepted", "rejected", "stale")))
     steps = rows(run.connection, "answers/accepted") if judged["run_id"].n_unique() <= 1 else []
+    at_most = ", at most" if run.borrow.missing or run.borrow.absent else ""
     figures = {
         FLEET_COST if alone else RUN_COST: make.amount(run.allocation.cost_nano_usd, AMORTIZED),
         "What borrowing added to the bill (marginal)": added(make, run.borrow),
-        "Saved by borrowing, against buying (marginal)": saved.row(CASH)["value"],
+        f"Saved by borrowing, against buying{at_most} (marginal)": saved.row(CASH)["value"],
         "Capacity avoided by borrowing (amortized, hypothetical)": saved.row(CAPACITY)["value"],
         correct_answer.THOUSAND: correct_answer.thousand(run),
         "A million rollout tokens, borrowed (amortized)": tokens.row("borrowed devices")[AMORTIZED],

@@ -221,7 +221,9 @@ def _rollout(
     percent = {key: f"{float(part / whole):.4%}" if whole else f"1 / {len(weights)}" for key, part in weights.items()}
     sums = []
     for key, tokens in tokens_by_key.items():
-        what = f"{nano:,} x {percent[key]} ({key[2]}, version {key[0]}, task {key[1]}, {tokens:,} tokens)"
+        what = (
+            f"{nano:,} x {percent[key]} ({key[2]}, version {key[0]}, task {key[1] or 'not known'}, {tokens:,} tokens)"
+        )
         sums.append(Sum(what, listed[key]["cost_nano"], shares[key], asked=key in wanted))
     counted = sum(row["tokens"] for row in listed.values())
     recorded = sum(event["tokens"] for event in token_events)

@@ -47,7 +47,7 @@ def close(
     if period.to_ns > now_us * 1000:
         raise PricingError(
             f"the period {period.label} ends at {utc(period.to_ns)} and is not over at {utc(now_us * 1000)}; "
-            "close it afterwards, or close a shorter period"
+            "close it afterwards, or close a period that is over"
         )
     with ledger.lock("closing"):
         settle(ledger)

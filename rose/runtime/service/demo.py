@@ -62,7 +62,7 @@ def run(config: FleetConfig, say: Say, stopping: threading.Event, seconds_max: f
                 stack.enter_context(_child("the traffic", command, lambda _: None))
             _follow(trainer, fleet, tend)
         except KeyboardInterrupt:
-            end = "the demo stopped early"
+            end = "the demo stopped early" if stopping.is_set() else "the demo's time is up before its last step"
         finally:
             stack.close()
             _put_down(config, run_id, say)
