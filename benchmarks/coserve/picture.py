@@ -1,5 +1,5 @@
-"""`python -m benchmarks.coserve.picture RESULTS.json ... FRONTIER.svg`: serving's slowdown and the rollout tokens of each
-policy. If several files have a load, the last one counts. It needs `pip install vl-convert-python`."""
+"""`python -m benchmarks.coserve.picture RESULTS.json ... FRONTIER.svg`: serving's slowdown and the rollout tokens of
+each policy. If several files have a load, the last one counts. It needs `pip install vl-convert-python`."""
 
 import json
 import statistics
