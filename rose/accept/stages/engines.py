@@ -355,7 +355,7 @@ def sync(host: Host, versions: Future[tuple[VersionStore, float]], report: Stage
                 raise RuntimeError(f"version {version}: {event.reason}")
             assert event.pause_ns is not None, "a version that was swapped in took a pause"
             pause_ms = event.pause_ns / 1e6
-            acknowledged += engine.acknowledge() is None and engine.told
+            acknowledged += engine.acknowledge() is None and engine.origin_knows
             report.fact(f"sync: pause of the {'anchor' if version == _ANCHOR else 'delta'}, ms", pause_ms)
     report.claim("engines: versions acknowledged", acknowledged, "", 2, "higher")
     report.claim("engines: sync pause, delta", pause_ms, "ms", 50.0, "lower")

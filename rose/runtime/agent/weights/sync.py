@@ -186,8 +186,8 @@ class EngineSync:
         self.standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
         self._asked: Target | None = None  #: The last target, and the last target of the engine's run.
         self._held_from: Target | None = None
-        self.told = False
-        self._untold: str | None = None  # Why the sync in progress has no base.
+        self.origin_knows = False
+        self._why_no_base: str | None = None  # Of the sync in progress.
         self._moved_bytes = 0
         self._phases = Phases(engine, staging)
 
@@ -245,7 +245,7 @@ class EngineSync:
     def acknowledge(self) -> Sync | None:
         """Tell the origin which weights the engine holds, unless it was told already. Return an event if the origin's
         version has other weights. If the origin does not answer, it is told before the next sync or by an audit."""
-        if self.told or not (self.standing.held and self.standing.trusted):
+        if self.origin_knows or not (self.standing.held and self.standing.trusted):
             return None
         with suppress(OSError):
             return self._checked(lambda _: None)
@@ -289,7 +289,7 @@ class EngineSync:
 
     def _bring_by(self, target: Target, began: int) -> Sync:
         reasons: list[str] = []
-        self._untold = None
+        self._why_no_base = None
         try:
             base = self._base(target)
         except RefusedError as error:
@@ -328,13 +328,13 @@ class EngineSync:
         self._moved_bytes += staged.wire_bytes
         with self._phases.turn():
             prepared, committed = self._swap_in(staged)
-            self.held, self.told = (target.run_id, version), False
+            self.held, self.origin_knows = (target.run_id, version), False
             self._record.confirm(version)
         # An attempt to bring the engine back has failed unless the origin confirms the weights.
         failures = self.standing.failures + (not self.standing.trusted)
         self._note(held=True, trusted=True, looked_ns=monotonic_ns(), failures=failures)
         return replace(
-            self._event(target, began, staged.base_version, self._untold),
+            self._event(target, began, staged.base_version, self._why_no_base),
             ok=True,
             dense_bytes=staged.dense_bytes,
             changed_elements=staged.changed_elements,
@@ -395,14 +395,14 @@ class EngineSync:
         be fetched. Raises RefusedError if the origin's weights of this version differ from the engine's."""
         if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
-        if not self.told:
+        if not self.origin_knows:
             try:
                 self._acknowledge_late(target)
             except RefusedError:
                 raise
             except TransferError as error:
                 if self.standing.held:
-                    self._untold = (
+                    self._why_no_base = (
                         f"all weights were fetched: the origin was not told of version {self.version}: {error}"
                     )
                 return None
@@ -442,7 +442,7 @@ class EngineSync:
 
     def _tell(self, held: Manifest, source: Target) -> None:
         self._receiver(source).acknowledge(held.version, held.weights_sha256)
-        self.told = True
+        self.origin_knows = True
         self._note(failures=0)
 
     def _drift(self, held: Manifest, gives_way: threading.Event | None = None) -> str | None:
@@ -464,7 +464,7 @@ class EngineSync:
             return f"it holds weights {', '.join(sorted(names))}, but its record says {name}"
         if drifts := [report["drift"] for report in reports if report["drift"] is not None]:
             return "; ".join(drifts)
-        self.held, self.told = (held.run_id, held.version), False
+        self.held, self.origin_knows = (held.run_id, held.version), False
         self._note(held=True, looked_ns=monotonic_ns())
         return None
 

@@ -197,7 +197,7 @@ def test_a_sync_says_that_the_origin_was_not_told_of_its_base(sync, server, monk
     assert (event.ok, event.encoding) == (True, "dense")
     assert event.reason == "all weights were fetched: the origin was not told of version 1: HTTP 401"
     assert sync.acknowledge() is None
-    assert sync.told
+    assert sync.origin_knows
 
 
 @pytest.mark.parametrize("refused", [False, True])
