@@ -47,10 +47,12 @@ def _table(table: Table, width: int) -> TerminalTable:
     )
     rows, footer = list(table.texts()), [table.row_text(row) for row in table.footer]
     cells = [[visible(texts[index]) for texts in (*rows, *footer)] for index in range(len(table.columns))]
-    for column, column_width in zip(table.columns, _widths(table, cells, width), strict=True):
+    widths, padding = _widths(table, cells, width)
+    made.padding = (0, padding)
+    for column, column_width in zip(table.columns, widths, strict=True):
         justify: JustifyMethod = "right" if column.right else "left"
         made.add_column(column.name, justify=justify, overflow="fold", no_wrap=column.whole, width=column_width)
-    made.width = max(WIDTH, _edges(table) + sum(column.width or 0 for column in made.columns))
+    made.width = max(WIDTH, _edges(table, padding) + sum(widths))
     for number, texts in enumerate(rows):
         if table.grouped and number and table.starts_group(number):
             made.add_section()
@@ -61,21 +63,25 @@ def _table(table: Table, width: int) -> TerminalTable:
     return made
 
 
-def _edges(table: Table) -> int:
-    return 3 * len(table.columns) + 1
+def _edges(table: Table, padding: int) -> int:
+    return (2 * padding + 1) * len(table.columns) + 1
 
 
-def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return the widths of the columns. A word may be broken, but an amount never is."""
+def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> tuple[list[int], int]:
+    """Return the widths of the columns, and their padding. A word may be broken, but a number never is."""
     natural, words, unbroken = [], [], []
     for column, texts in zip(table.columns, cells, strict=True):
-        all_texts = [visible(column.name), *texts]
-        kept = column.kind == "money" or column.whole
-        natural.append(max(map(cell_len, all_texts)))
-        words.append(max((cell_len(word) for text in all_texts for word in text.split()), default=1))
-        unbroken.append(max(map(cell_len, texts), default=1) if kept else 1)
-    room = width - _edges(table)
-    return _capped(natural, _capped(words, unbroken, room), room)
+        natural.append(_longest([visible(column.name), *texts]))
+        words.append(_longest(word for text in (visible(column.name), *texts) for word in text.split()))
+        whole = column.kind == "money" or column.whole
+        unbroken.append(_longest(texts if whole else (word for text in texts if column.right for word in text.split())))
+    padding = int(sum(unbroken) + _edges(table, 1) <= width)
+    room = width - _edges(table, padding)
+    return _capped(natural, _capped(words, unbroken, room), room), padding
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(cell_len, texts), default=1)
 
 
 def _capped(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:

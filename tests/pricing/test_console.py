@@ -41,6 +41,20 @@ def test_where_there_is_no_room_amounts_stay_whole_and_the_longest_names_break()
     assert max(map(len, text.splitlines())) == 100
 
 
+def test_where_there_is_no_room_no_figure_is_broken_and_columns_move_together() -> None:
+    value, interval = "$1,234.57", "$1,134.57 to $1,334.57"
+    names = [name for number in range(4) for name in (f"price {number}", f"95% of price {number}")]
+    made = Table(
+        title="",
+        columns=(Column("priced at"), *(Column(name, "figure") for name in names)),
+        rows=(("marginal price", *(value, interval) * 4),),
+    )
+    text = shown([made], 100)
+    for number in (value, *interval.split()):
+        assert text.count(number) == 4, text
+    assert max(map(len, text.splitlines())) == 100
+
+
 def test_a_table_is_as_wide_as_the_terminal_only_where_it_needs_to_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

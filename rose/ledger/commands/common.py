@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LedgerOption = Annotated[
     Path | None, typer.Option("--ledger", envvar="ROSE_LEDGER", help="Folder of the ledger. Default: ./ledger.")
 ]
+_CELL = 100  # Characters of a cell on a terminal.
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -112,13 +113,15 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: list[str], rows: list[Any]) -> None:
-    """Print rows for people. A column's name decides the units of its times and sizes."""
+    """Print rows for people. A column's name decides the units of its times and sizes. A terminal gets the beginning of
+    long cells, other outputs get whole cells on lines of any length."""
+    terminal = sys.stdout.isatty()
     table = Table()
     for column in columns:
         table.add_column(column, overflow="fold")
-    for row in rows:
-        cells = zip(columns, row, strict=True)
-        table.add_row(*(readable(*cell) or cell_text(cell[1]) for cell in cells))
-    # Off a terminal the width is unlimited.
-    width = None if sys.stdout.isatty() else 1_000_000
-    Screen(width=width).print(table)
+    texts = [[readable(*cell) or cell_text(cell[1]) for cell in zip(columns, row, strict=True)] for row in rows]
+    for row in texts:
+        table.add_row(*(f"{text[:_CELL]}…" if terminal and len(text) > _CELL else text for text in row))
+    Screen(width=None if terminal else 1_000_000).print(table)
+    if terminal and any(len(text) > _CELL for row in texts for text in row):
+        echo("Long cells are cut; --json and --csv print them whole.", err=True)

@@ -2,16 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
-from rose.errors import UserError
 from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.files import layout, segments
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing import store
-from rose.pricing.closing.close import settle
 from rose.pricing.closing.store import Posting, postings
 from rose.pricing.money import PricingError
 
@@ -22,13 +19,12 @@ class Check:
     corrections: int
     files: int
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
     """Check that every frozen file is as its event recorded it, and that the ledger agrees with its hash chain.
     `against` has receipts by name; if there are any, the ledger must agree with them too. Raises LedgerError."""
-    with suppress(UserError), ledger.lock("closing"):  # The checks below name what could not be finished.
-        settle(ledger)
     report = ledger.verify(marks=continuation.marks(against or {}))
     problems = [f"ledger: {problem}" for problem in report.doubts]
     if against:
@@ -43,18 +39,20 @@ def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check
                 store.file(ledger, posting, name)
             except PricingError as error:
                 problems.append(str(error))
-    problems += _foreign(ledger, posted)
     problems += _watermarks(ledger, posted)
     closes = sum(posting.number == 0 for posting in posted)
-    return Check(closes, len(posted) - closes, sum(len(posting.files) for posting in posted), tuple(problems))
+    files = sum(len(posting.files) for posting in posted)
+    return Check(closes, len(posted) - closes, files, tuple(problems), tuple(_unposted(ledger, posted)))
 
 
-def _foreign(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
-    home = ledger.folder / store.FOLDER
+def _unposted(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
     known = {store.folder(ledger, posting.close_id) / name for posting in posted for name in posting.files}
-    for path in sorted(home.rglob("*")):
-        if not path.is_dir() and path not in known and not path.relative_to(home).parts[0].startswith("."):
-            yield f"{path}: no event of the ledger names it: the file is foreign, or its event is damaged"
+    for path in sorted((ledger.folder / store.FOLDER).rglob("*")):
+        if not path.is_dir() and path not in known:
+            yield (
+                f"{path}: no event of the ledger names this file, so no bill counts it. Either a close or correction "
+                "was stopped before it was posted, or the file is foreign, or its event is gone"
+            )
 
 
 def _watermarks(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:

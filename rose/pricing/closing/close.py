@@ -4,7 +4,6 @@ import dataclasses
 import getpass
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
@@ -50,7 +49,6 @@ def close(
             "close it afterwards, or close a period that is over"
         )
     with ledger.lock("closing"):
-        settle(ledger)
         if provenance is not None:
             _refuse_closed(ledger, period, provenance)
         mark = watermark(ledger)  # Before anything is read: every event up to the mark is then priced.
@@ -89,14 +87,6 @@ def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
                 f"the period {period.label} overlaps {close_id}, which is closed for {provenance} from "
                 f"{utc(first.from_ns)} to {utc(first.to_ns)}; `rose books restate {close_id}` corrects a closed period"
             )
-
-
-def settle(ledger: Ledger) -> None:
-    """Finish the postings that a killed process recorded, and remove unposted files. The caller must hold the lock."""
-    for posted in postings(ledger).values():
-        store.finish(ledger, posted)
-    for leftover in (ledger.folder / store.FOLDER).glob(".*.tmp"):
-        shutil.rmtree(leftover)
 
 
 def post(
@@ -164,7 +154,7 @@ def _stays(priced: Charges) -> pl.DataFrame:
 
 def _new_id(ledger: Ledger, period: Period, provenance: str) -> str:
     known, number = postings(ledger), 1
-    while (close_id := f"{period.label}-{provenance}-{number}") in known or store.folder(ledger, close_id).exists():
+    while (close_id := f"{period.label}-{provenance}-{number}") in known:
         number += 1
     return close_id
 
@@ -193,7 +183,6 @@ def restate(
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
     with ledger.lock("closing"):
-        settle(ledger)
         closed = of_close(ledger, close_id)
         store.stays(ledger, closed.posted[0])  # Refuse a close whose other frozen file was changed, too.
         last = closed.posted[-1]

@@ -5,17 +5,15 @@
 - closes/<close>/corrections-0001.parquet: the signed rows of the first correction, with its number, time and reason
 - closes/<close>/price_book-0001.toml: the price book of this correction, if it differs from the previous price book
 
-Files wait in a hidden folder until the ledger has recorded the posting's event. If a process is killed before that,
-nothing is posted. If it is killed afterwards, the next process that needs the files finishes the posting."""
+The ledger's event about a posting is written after its files, and without the event nothing is posted. The files of a
+posting that was stopped before its event stay until the next posting with their names."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import io
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,10 +146,6 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list
 def file(ledger: Ledger, posting: Posting, name: str) -> Path:
     """Return the path of a frozen file. Raises PricingError if it is missing or has changed."""
     path = folder(ledger, posting.close_id) / name
-    if not path.exists() and staged(ledger, posting.close_id).exists():
-        # Another process is about to move the file, or was killed before that.
-        with suppress(OSError), ledger.lock("closing"):
-            finish(ledger, [posting])
     try:
         with path.open("rb") as stored:
             sha256 = hashlib.file_digest(stored, "sha256").hexdigest()
@@ -179,10 +173,6 @@ def folder(ledger: Ledger, close_id: str) -> Path:
     return ledger.folder / FOLDER / close_id
 
 
-def staged(ledger: Ledger, close_id: str) -> Path:
-    return ledger.folder / FOLDER / f".{close_id}.tmp"
-
-
 def parquet(frame: pl.DataFrame) -> bytes:
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd", statistics=True)
@@ -192,49 +182,16 @@ def parquet(frame: pl.DataFrame) -> bytes:
 def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> None:
     """Freeze a posting. The caller must hold the lock. Raises LedgerError if files or the event cannot be written."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
-    temporary = staged(ledger, posting.close_id)
+    frozen = folder(ledger, posting.close_id)
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            layout.make_folder(temporary)
-            for name, stored in contents.items():
-                layout.write_file(temporary / name, stored)
-        except OSError:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+        layout.make_folder(frozen)
+        for name, stored in contents.items():
+            layout.write_file(frozen / name, stored)
         action = RESTATED if posting.number else CLOSED
         event_id = f"{posting.close_id}/{posting.number}"
         ledger.record_in_books(action, posting.to_json(), posting.posted_us, event_id)
     except OSError as error:
-        raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
-    try:
-        finish(ledger, [posting])
-    except OSError as error:
-        later = "the next command that reads the books does this"
-        raise LedgerError(f"{posting.name} is posted; cannot move its files: {error.strerror}; {later}") from error
-
-
-def finish(ledger: Ledger, posted: list[Posting]) -> None:
-    """Move the files of these postings that still wait. The caller must hold the lock. Raises OSError."""
-    for posting in posted:
-        temporary, final = staged(ledger, posting.close_id), folder(ledger, posting.close_id)
-        waiting = [name for name, sha256 in posting.files.items() if _is(temporary / name, sha256)]
-        if len(waiting) == len(posting.files) and posting.number == 0 and not final.exists():
-            temporary.rename(final)
-            layout.sync_folder(final.parent)
-            continue
-        for name in waiting:
-            if not (final / name).exists():
-                layout.move_file(temporary / name, final / name)
-        if waiting:
-            shutil.rmtree(temporary)
-
-
-def _is(path: Path, sha256: str) -> bool:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
-    except OSError:
-        return False
+        raise LedgerError(f"cannot write {frozen}: {error.strerror}; nothing was posted") from error
 
 
 def closes_table(posted: Mapping[str, Sequence[Posting]]) -> Iterator[Table]:

@@ -15,6 +15,7 @@ from rose.pricing.audit.check import check
 from rose.pricing.charges import pricing
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import bill, of_close
+from rose.pricing.closing.close import restate
 from rose.pricing.closing.store import postings
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
@@ -23,6 +24,7 @@ from tests.pricing.closing.conftest import (
     BOOK,
     BOOK_TOML,
     CLOSE_ID,
+    DEARER,
     FIRST_HOUR,
     HOUR_NS,
     NEXT_DAY_US,
@@ -109,9 +111,6 @@ def test_an_unverified_ledger_is_closed_only_if_asked_and_marked(fleet: Path) ->
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rose.ledger.writer import LedgerWriter
-from rose.pricing.closing import store
-from rose.ledger.files import layout
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.close import restate
 from tests.pricing.closing.conftest import CLOSE_ID, DEARER, close
@@ -119,61 +118,46 @@ from tests.pricing.closing.conftest import CLOSE_ID, DEARER, close
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
+Ledger.record_in_books = die
 match sys.argv[2]:
-    case "before the event": LedgerWriter.record = die
-    case "before the files have their names": store.finish = die
-    case "before the files of a correction are moved": layout.move_file = die
-close(Path(sys.argv[1]))
-restate(Ledger(sys.argv[1]), CLOSE_ID, "contract 18", DEARER)
+    case "close": close(Path(sys.argv[1]))
+    case "restate": restate(Ledger(sys.argv[1]), CLOSE_ID, "contract 18", DEARER)
 """
 
 
-def killed(fleet: Path, where: str) -> None:
-    command = [sys.executable, "-c", _KILLED, str(fleet), where]
-    done = subprocess.run(command, cwd=Path(__file__).parents[3], check=False, capture_output=True)
+def killed(fleet: Path, command: str) -> None:
+    """Kill a process in its close or in its correction, after the files and before the event."""
+    line = [sys.executable, "-c", _KILLED, str(fleet), command]
+    done = subprocess.run(line, cwd=Path(__file__).parents[3], check=False, capture_output=True)
     assert done.returncode == -9, done.stderr.decode()
 
 
-@pytest.mark.parametrize(
-    ("where", "stands"), [("before the event", False), ("before the files have their names", True)]
-)
-def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path, where: str, stands: bool) -> None:
-    killed(fleet, where)
-    assert list(postings(Ledger(fleet))) == ([CLOSE_ID] if stands else [])
-    if stands:
-        assert bill(Ledger(fleet), FIRST_HOUR).total_nano == BILL_NANO
-        assert of_close(Ledger(fleet), CLOSE_ID).total_nano == BILL_NANO
-        with pytest.raises(PricingError, match="overlaps"):
-            close(fleet)
-    else:
-        assert not (fleet / "closes" / CLOSE_ID).exists()
-        with pytest.raises(PricingError, match="unknown close"):
-            of_close(Ledger(fleet), CLOSE_ID)
-        assert close(fleet).close_id == CLOSE_ID
+def test_a_process_killed_in_a_close_has_closed_nothing(fleet: Path) -> None:
+    killed(fleet, "close")
+    assert postings(Ledger(fleet)) == {}
     report = check(Ledger(fleet))
-    assert (report.closes, report.problems) == (1, ())
-    assert [path.name for path in (fleet / "closes").iterdir()] == [CLOSE_ID]
-
-
-def test_a_process_killed_in_a_correction_leaves_a_whole_correction(fleet: Path) -> None:
-    killed(fleet, "before the files of a correction are moved")
-    posted = postings(Ledger(fleet))[CLOSE_ID]
-    assert [posting.number for posting in posted] == [0, 1]
-    assert bill(Ledger(fleet), FIRST_HOUR).total_nano == sum(posting.cost_nano for posting in posted) > BILL_NANO
-    assert check(Ledger(fleet)).problems == ()
-    assert [path.name for path in (fleet / "closes").iterdir()] == [CLOSE_ID]
-
-
-def test_what_waits_of_a_damaged_posting_is_not_thrown_away(fleet: Path) -> None:
-    killed(fleet, "before the files have their names")
-    (waiting,) = (fleet / "closes").iterdir()
-    (waiting / store.STAYS_FILE).write_bytes(b"damaged")
-    (problem,) = check(Ledger(fleet)).problems
-    assert store.STAYS_FILE in problem
-    assert sorted(path.name for path in (fleet / "closes" / CLOSE_ID).iterdir()) == [
+    assert (report.closes, report.problems) == (0, ())
+    assert {Path(note.partition(":")[0]).name for note in report.notes} == {
         "charges.parquet",
         "price_book.toml",
-    ]
+        "stays.parquet",
+    }
+    with pytest.raises(PricingError, match="no event of the ledger names it"):
+        of_close(Ledger(fleet), CLOSE_ID)
+    assert close(fleet).close_id == CLOSE_ID
+    report = check(Ledger(fleet))
+    assert (report.closes, report.problems, report.notes) == (1, (), ())
+    assert bill(Ledger(fleet), FIRST_HOUR).total_nano == BILL_NANO
+
+
+def test_a_process_killed_in_a_correction_has_corrected_nothing(closed: Path) -> None:
+    killed(closed, "restate")
+    assert bill(Ledger(closed), FIRST_HOUR).total_nano == BILL_NANO
+    correction = restate(Ledger(closed), CLOSE_ID, "contract 18", DEARER)
+    assert correction is not None
+    assert bill(Ledger(closed), FIRST_HOUR).total_nano == BILL_NANO + correction.cost_nano
+    report = check(Ledger(closed))
+    assert (report.corrections, report.problems, report.notes) == (1, (), ())
 
 
 def _too_dear() -> Any:
