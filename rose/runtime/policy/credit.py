@@ -1,7 +1,7 @@
 """Decides how much rollout work may run beside serving's live requests.
 
 *Work* is the time that rollout layers take when they run alone. Work beside a step of serving makes this step longer,
-by `factor` times the work. When a decode step begins, serving grants work = min(slack_share * slack, room) / factor.
+by `factor` times the work. When a step begins, serving grants work = min(slack_share * slack, room) / factor.
 
 *Slack* is how much longer the step may become before a live request misses its latency budget. The largest prompt
 that may come now counts as a live request here.
@@ -14,7 +14,7 @@ request's first token. Before this token, the room is 0. Of all live requests, t
 stay longer, so that more of them are live at once (Little's law). `more` is stretch - 1, where `stretch` is the lease's
 limit. First tokens wait for the longer steps, but may take at most FIRST_TOKEN_STRETCH times as long as alone. If
 needed, `more` is lowered to ensure this. Lending cannot stretch a step by more than STRETCH_MAX. If `stretch` is at
-least STRETCH_MAX, room has no limit.
+least STRETCH_MAX, room has no limit, and only then rollouts work beside prefills and go on when a request arrives.
 
 The factor is fitted to the delays of steps that had work beside them. It is never below the cost of time slices between
 two processes on a GPU."""
@@ -84,20 +84,19 @@ class LiveRequest(NamedTuple):  # A large batch makes many in each step.
     elapsed_ns: int | None  # Since its first token; None before it.
     lent_ns: int  # Time of rollouts while serving rested, since then.
     work_ns: int
-    due_ns: int  # When its budgets require the next token.
+    due_ns: int  # When the step must end, so that its next token is in time.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreditFacts:
-    """Facts at the start of a decode step of serving, in ns; moments are monotonic."""
+    """Facts at the start of a step of serving, in ns; moments are monotonic."""
 
     lease: LeaseTerms
     ttft_budget_ns: int  # The smallest budget that a request may have if it comes now.
-    live: Sequence[LiveRequest]  # The requests in this decode step.
-    waiting: bool
-    decode_ns: int | None
+    live: Sequence[LiveRequest]  # Also those that wait for a later step.
+    step_ns: int | None  # The predicted step.
     fewer_decode_ns: int | None  # The predicted step with 1/stretch of the requests.
-    spread_ns: float  # The usual error of `decode_ns`.
+    spread_ns: float  # The usual error of `step_ns`.
     largest_prefill_ns: int | None
     usual_prefill_ns: int | None
     layer_ns: int  # The time that a layer of the rollouts' next step takes alone; 0: unknown.
@@ -120,6 +119,11 @@ def share_of_busy(stretch: float, slack_share: float) -> float:
     return 1 - 1 / min(stretch, STRETCH_MAX) if slack_share > 0 else 0.0
 
 
+def stops_for_arrivals(lease: LeaseTerms) -> bool:
+    """Return whether an arrival ends the credit. Without a limit of stretch, the slack has counted the arrival."""
+    return lease.stretch < STRETCH_MAX
+
+
 def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
     """Return whether serving's KV pool has room for more requests at once. `used` of `total` tokens are in use. If
     requests take `stretch` times as long, `stretch` times as many are alive together (Little's law)."""
@@ -129,7 +133,7 @@ def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
 def grant(facts: CreditFacts) -> Credit:
     if (refused := _refused(facts)) is not None:
         return Credit(0, 0, refused)
-    alone_ns, prompt_alone_ns = facts.decode_ns, facts.largest_prefill_ns
+    alone_ns, prompt_alone_ns = facts.step_ns, facts.largest_prefill_ns
     assert alone_ns is not None, "refused otherwise"
     assert prompt_alone_ns is not None, "refused otherwise"
     margin_ns = round(_OVERRUN_SPREADS * facts.spread_ns) + LAYERS_TO_STOP * facts.layer_ns
@@ -152,9 +156,9 @@ def _refused(facts: CreditFacts) -> Hold | None:
     lease = facts.lease
     if lease.expires_ns <= facts.now_ns:
         return Hold.NO_LEASE
-    if not lease.gives_credit or facts.waiting or not facts.live:
+    if not lease.gives_credit or not facts.live:
         return Hold.SERVING_STEP
-    if facts.decode_ns is None or facts.largest_prefill_ns is None:
+    if facts.step_ns is None or facts.largest_prefill_ns is None:
         return Hold.UNKNOWN_TIMES
     if not facts.room_in_memory:
         return Hold.SERVING_MEMORY

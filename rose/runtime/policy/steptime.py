@@ -184,9 +184,6 @@ class StepTimes:
     def decode_ns(self, batch: float, context_tokens: float) -> int | None:
         return _whole(self.decode.predict_ns((1.0, batch, context_tokens)))
 
-    def knows_decode(self, batch: int, context_tokens: int) -> bool:
-        return self.decode.knows((1.0, batch, context_tokens))
-
     def prefill_tokens_within(self, limit_ns: int, prefix_tokens: int = 0) -> int | None:
         """Return how many tokens after a prefix can be prefilled within `limit_ns`, or None if that is unknown."""
         fit = self.prefill

@@ -28,8 +28,7 @@ FACTS = CreditFacts(
     lease=LEASE,
     ttft_budget_ns=500 * MS,
     live=[LiveRequest(elapsed_ns=1_000 * MS, lent_ns=0, work_ns=0, due_ns=NOW + 50 * MS)],
-    waiting=False,
-    decode_ns=8 * MS,
+    step_ns=8 * MS,
     fewer_decode_ns=8 * MS,
     spread_ns=0.0,
     largest_prefill_ns=100 * MS,
@@ -55,13 +54,12 @@ _facts = st.builds(
     stretch=st.floats(1, 20),
     share=st.floats(0, 1),
     live=st.lists(_requests, max_size=4),
-    decode_ns=st.none() | st.integers(1, 100 * MS),
+    step_ns=st.none() | st.integers(1, 100 * MS),
     fewer_decode_ns=st.none() | st.integers(1, 100 * MS),
     spread_ns=st.floats(0, 5 * MS),
     largest_prefill_ns=st.none() | st.integers(0, 600 * MS),
     usual_prefill_ns=st.none() | st.integers(0, 600 * MS),
     layer_ns=st.integers(0, 5 * MS),
-    waiting=st.booleans(),
     room_in_memory=st.booleans(),
     others=st.booleans(),
     control=st.booleans(),
@@ -82,7 +80,7 @@ _permissive = st.builds(
         min_size=1,
         max_size=4,
     ),
-    decode_ns=st.integers(1, 20 * MS),
+    step_ns=st.integers(1, 20 * MS),
     largest_prefill_ns=st.integers(0, 300 * MS),
     layer_ns=st.integers(0, 5 * MS),
 )
@@ -95,11 +93,11 @@ def test_a_credit_never_delays_a_step_by_more_than_its_slack_or_a_request_by_mor
     if not credit.work_ns:
         return
     delay_ns = facts.interference.factor * credit.work_ns
-    assert facts.decode_ns + delay_ns + facts.largest_prefill_ns <= facts.ttft_budget_ns
+    assert facts.step_ns + delay_ns + facts.largest_prefill_ns <= facts.ttft_budget_ns
     for one in facts.live:
-        assert facts.now_ns + facts.decode_ns + delay_ns <= one.due_ns
+        assert facts.now_ns + facts.step_ns + delay_ns <= one.due_ns
         delayed_ns = facts.interference.factor * one.work_ns
-        alone_ns = max(0, one.elapsed_ns - one.lent_ns - delayed_ns) + facts.decode_ns
+        alone_ns = max(0, one.elapsed_ns - one.lent_ns - delayed_ns) + facts.step_ns
         assert delayed_ns + delay_ns <= (facts.lease.stretch - 1) * alone_ns + 1
 
 
@@ -130,8 +128,7 @@ def test_no_stretch_or_no_share_is_the_rule_without_credit(facts):
         ({"lease": LeaseTerms()}, Hold.NO_LEASE),
         ({"lease": replace(LEASE, expires_ns=NOW)}, Hold.NO_LEASE),
         ({"live": []}, Hold.SERVING_STEP),
-        ({"waiting": True}, Hold.SERVING_STEP),
-        ({"decode_ns": None}, Hold.UNKNOWN_TIMES),
+        ({"step_ns": None}, Hold.UNKNOWN_TIMES),
         ({"largest_prefill_ns": None}, Hold.UNKNOWN_TIMES),
         ({"room_in_memory": False}, Hold.SERVING_MEMORY),
         ({"others": True}, Hold.INTERFERENCE),
@@ -191,7 +188,7 @@ def test_longer_steps_of_more_requests_never_stretch_a_first_token_beyond_its_li
             FACTS,
             lease=replace(LEASE, stretch=stretch),
             live=[old],
-            decode_ns=step_ns,
+            step_ns=step_ns,
             fewer_decode_ns=round(base + each * requests / stretch),
             usual_prefill_ns=prefill_ns,
             ttft_budget_ns=10**16,

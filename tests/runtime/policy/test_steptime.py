@@ -95,11 +95,11 @@ def test_prompts_of_nearly_one_length_let_no_long_prompt_seem_longer_than_in_pro
 def test_a_step_far_beyond_what_was_learned_is_not_known():
     times = StepTimes.unknown()
     for context in range(100, 1100, 100):
-        assert not times.knows_decode(4, 100) or context > 100 * (WARM_UP_STEPS + FITTED_STEPS)
+        assert not times.decode.knows((1.0, 4, 100)) or context > 100 * (WARM_UP_STEPS + FITTED_STEPS)
         times = times.observe_decode(4, context, 5_000_000 + 100 * context)
-    assert [times.knows_decode(*step) for step in ((4, 1000), (5, 1200), (1, 1))] == [True] * 3
-    assert [times.knows_decode(*step) for step in ((8, 1000), (4, 2000))] == [False] * 2
-    assert times.observe_decode(8, 1000, 6_000_000).knows_decode(8, 1000)
+    assert [times.decode.knows((1.0, *step)) for step in ((4, 1000), (5, 1200), (1, 1))] == [True] * 3
+    assert [times.decode.knows((1.0, *step)) for step in ((8, 1000), (4, 2000))] == [False] * 2
+    assert times.observe_decode(8, 1000, 6_000_000).decode.knows((1.0, 8, 1000))
 
 
 def test_one_stalled_step_moves_little():

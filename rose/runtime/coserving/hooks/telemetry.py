@@ -1,7 +1,7 @@
 """Measures an engine and writes its load, step times and spans to the arbiter page."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -13,10 +13,10 @@ from rose.runtime.coserving.scheduler import SchedulerView, arrived_ns, context_
 from rose.runtime.policy import credit
 from rose.runtime.policy.kv import under_pressure
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms, ServingLoad, late_by, room_ns
-from rose.runtime.policy.steptime import StepTimes, attended
+from rose.runtime.policy.steptime import LinearFit, StepTimes, attended
 
 _FIRST_TOKEN = "_rose_first_token"
-_WORKED = "_rose_worked_ns"
+_WORKED, _DELAYED = "_rose_worked_ns", "_rose_delayed_ns"  # In all when the request arrived.
 _QUIET_NS = 100_000_000  # while rollouts do not need the load, it is written only this often
 _USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
@@ -95,12 +95,25 @@ class EngineTelemetry:
 
 def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
     if batch.forward_mode.is_decode():
-        context = sum(context_tokens(request) for request in batch.reqs)
-        return times.observe_decode(len(batch.reqs), context, duration_ns)
+        return times.observe_decode(*_decoded(batch.reqs), duration_ns)
     if batch.forward_mode.is_extend() and batch.extend_num_tokens:
-        pairs = sum(map(attended, batch.extend_lens, batch.prefix_lens))
-        return times.observe_prefill(int(batch.extend_num_tokens), pairs, duration_ns)
+        return times.observe_prefill(*_prefilled(batch), duration_ns)
     return times
+
+
+def _fit_of(times: StepTimes, batch: Any) -> tuple[LinearFit, tuple[float, ...]]:
+    """Return the fit of steps like this one, and the step's features."""
+    if batch.forward_mode.is_decode():
+        return times.decode, (1.0, *_decoded(batch.reqs))
+    return times.prefill, (1.0, *_prefilled(batch))
+
+
+def _decoded(requests: Collection[Any]) -> tuple[int, int]:
+    return len(requests), sum(map(context_tokens, requests))
+
+
+def _prefilled(batch: Any) -> tuple[int, float]:
+    return int(batch.extend_num_tokens or 0), sum(map(attended, batch.extend_lens or (), batch.prefix_lens or ()))
 
 
 class _FirstToken(NamedTuple):
@@ -110,11 +123,14 @@ class _FirstToken(NamedTuple):
     delayed_ns: int  # and serving's delay.
 
 
-def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int) -> credit.LiveRequest:
+def _live(
+    request: Any, later_ns: int, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int
+) -> credit.LiveRequest:
+    """Return a request whose next token needs `later_ns` of serving's steps after the step that begins."""
     first: _FirstToken | None = getattr(request, _FIRST_TOKEN, None)
     if first is None:
-        return credit.LiveRequest(None, 0, 0, arrived_ns(request) + budgets.of(request.priority).ttft_ns)
-    due_ns = _next_token_due_ns(request, budgets, now_ns)
+        return credit.LiveRequest(None, 0, 0, arrived_ns(request) + budgets.of(request.priority).ttft_ns - later_ns)
+    due_ns = _next_token_due_ns(request, budgets, now_ns) - later_ns
     return credit.LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
 
 
@@ -138,7 +154,7 @@ class ServingTelemetry(EngineTelemetry):
         self._claim = KvClaim(page)
         self.requests = RequestLog(page)
         self._interference = credit.Interference()
-        self._decodes = 0
+        self._grants = 0
         self._delayed_ns = 0
         self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # at the last step's end
         self._clean = True  # whether no rollout work was done beside the last step
@@ -157,11 +173,10 @@ class ServingTelemetry(EngineTelemetry):
             return
         if clean:
             self._learn(batch, max(1, length_ns - excluded_ns))
-        elif beside and batch.forward_mode.is_decode() and self.times.decode.fitted:
-            alone_ns = self.times.decode_ns(len(batch.reqs), sum(map(context_tokens, batch.reqs)))
-            assert alone_ns is not None, "it is fitted"
-            delay_ns = length_ns - excluded_ns - alone_ns
-            self._interference = self._interference.observe(beside, delay_ns, self.times.decode.spread_ns, now)
+        fit, features = _fit_of(self.times, batch)
+        if beside and fit.fitted:
+            delay_ns = length_ns - excluded_ns - round(fit.predict_ns(features) or 0)
+            self._interference = self._interference.observe(beside, delay_ns, fit.spread_ns, now)
             self._delayed_ns += delay_ns
             page.set(Party.SERVING, Field.DELAYED_NS, self._delayed_ns)
             page.set(Party.SERVING, Field.FACTOR_PPM, round(self._interference.factor * 1e6))
@@ -170,35 +185,57 @@ class ServingTelemetry(EngineTelemetry):
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         if lease.expires_ns <= now or not lease.gives_credit:
-            self.withdraw()
+            if page.get(Party.SERVING, Field.CREDIT_NS):
+                self._say_credit(0, 0, Hold.SERVING_STEP)
             return
-        decodes = batch.forward_mode.is_decode()
-        live = [request for request in batch.reqs if decodes and not request.finished()]
-        worked, work = page.rollout_worked_ns(now), page.get(Party.ROLLOUT, Field.WORK_NS)
-        budgets, times = page.budgets(), self.times
-        requests, context = len(batch.reqs), sum(map(context_tokens, batch.reqs))
+        work = page.get(Party.ROLLOUT, Field.WORK_NS)
+        fit, features = _fit_of(self.times, batch)
+        live, known = self._live(batch, now, work)
         fewer = min(lease.stretch, credit.STRETCH_MAX)
-        self._decodes += 1
+        requests, context = _decoded(batch.reqs)
+        self._grants += 1
         grant = credit.grant(
             credit.CreditFacts(
                 lease=lease,
-                ttft_budget_ns=budgets.ttft_min_ns,
-                live=[_live(request, budgets, now, worked, work) for request in live],
-                waiting=bool(self._view.waiting),
-                decode_ns=times.decode_ns(requests, context) if times.knows_decode(requests, context) else None,
-                fewer_decode_ns=times.decode_ns(requests / fewer, context / fewer),
-                spread_ns=times.decode.spread_ns,
-                largest_prefill_ns=times.prefill_ns(page.max_prompt_tokens()),
+                ttft_budget_ns=page.budgets().ttft_min_ns,
+                live=live,
+                step_ns=round(fit.predict_ns(features) or 0) if known and fit.knows(features) else None,
+                fewer_decode_ns=self.times.decode_ns(requests / fewer, context / fewer),
+                spread_ns=fit.spread_ns,
+                largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
                 usual_prefill_ns=self._usual_prefill_ns(),
                 layer_ns=page.get(Party.ROLLOUT, Field.LAYER_NS),
                 room_in_memory=self._room_in_memory(lease),
                 others=page.get(Party.AGENT, Field.OTHERS) > 0,
-                control=self._decodes % credit.CONTROL_EVERY < 2,
+                control=self._grants % credit.CONTROL_EVERY < 2,
                 interference=self._interference,
                 now_ns=now,
             )
         )
         self._say_credit(work + grant.work_ns if grant.work_ns else 0, grant.until_ns, grant.limit)
+
+    def _live(self, batch: Any, now_ns: int, work_ns: int) -> tuple[list[credit.LiveRequest], bool]:
+        """Return all live requests, and whether the steps are known that their next tokens need after this one."""
+        page, times, waiting = self._page, self.times, self._view.waiting
+        budgets, worked = page.budgets(), page.rollout_worked_ns(now_ns)
+        rest = 0  # Tokens of the batch that later chunks prefill.
+        others: list[Any] = []
+        if not batch.forward_mode.is_decode():
+            rest = _decoded(batch.reqs)[1] - sum(batch.prefix_lens or ()) - _prefilled(batch)[0]
+            others = [request for request in self._view.running if request not in {*batch.reqs, *waiting}]
+        prompts = [context_tokens(request) for request in waiting]
+        later = (
+            (batch.reqs, times.prefill_ns(rest) if rest > 0 else 0),
+            (others, times.decode_ns(*_decoded([*others, *batch.reqs])) if others else 0),
+            (waiting, times.prefill_ns(sum(prompts), sum(map(attended, prompts))) if waiting else 0),
+        )
+        live = [
+            _live(request, later_ns or 0, budgets, now_ns, worked, work_ns)
+            for requests, later_ns in later
+            for request in requests
+            if not request.finished()
+        ]
+        return live, all(later_ns is not None for _, later_ns in later)
 
     def _room_in_memory(self, lease: LeaseTerms) -> bool:
         memory, view = self._page.memory(), self._view
@@ -213,8 +250,8 @@ class ServingTelemetry(EngineTelemetry):
         page.set(Party.SERVING, Field.CREDIT_LIMIT, limit)
 
     def withdraw(self) -> None:
-        """Withdraw the credit that is left. Thread-safe."""
-        if self._page.get(Party.SERVING, Field.CREDIT_NS):
+        """Withdraw the credit that is left, if it ends when a request arrives. Thread-safe."""
+        if self._page.get(Party.SERVING, Field.CREDIT_NS) and credit.stops_for_arrivals(self._page.lease()):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
     def arriving(self) -> None:
@@ -234,6 +271,7 @@ class ServingTelemetry(EngineTelemetry):
                 worked = self._page.rollout_worked_ns(now)
                 for request in new:
                     setattr(request, _WORKED, worked)
+                    setattr(request, _DELAYED, self._delayed_ns)
                     self._note_prompt(len(request.origin_input_ids))
                 self.requests.arrived(new, now)
                 self._note_arrival(new[0])
@@ -315,6 +353,7 @@ class ServingTelemetry(EngineTelemetry):
         self._counts["finished"] += 1
         first: _FirstToken = getattr(request, _FIRST_TOKEN)
         lent_ns = first.worked_ns - getattr(request, _WORKED, first.worked_ns)
+        lent_ns += first.delayed_ns - getattr(request, _DELAYED, first.delayed_ns)
         late = late_by(took_ns=first.at_ns - arrived_ns(request), lent_ns=lent_ns, budget_ns=budgets.ttft_ns)
         gaps = len(request.output_ids) - 1
         if gaps > 0:

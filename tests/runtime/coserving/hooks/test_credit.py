@@ -98,29 +98,30 @@ def test_nothing_is_given_where_nothing_may_be(tmp_path, clock, overlap, terms):
 
 
 @pytest.mark.parametrize(("stretch", "gives"), [(1.5, False), (100.0, True)])
-def test_a_decode_step_before_a_first_token_is_known_gives_only_if_stretch_has_no_limit(
-    tmp_path, clock, stretch, gives
-):
+def test_steps_before_a_first_token_is_known_give_only_if_stretch_has_no_limit(tmp_path, clock, stretch, gives):
     """On CPU cores, the overlap schedule computes a decode step before it processes the prefill."""
     serving = Serving(tmp_path, clock, overlap=True, priorities=[None] * 8, on_cpu=True, stretch=stretch)
     serving.turns(LEARNED_STEPS)
     serving.scheduler.waiting_queue = [Request("late", new_tokens=1000)]
     serving.spent = []
     serving.turns(2)
-    assert [spent > 0 for spent in serving.spent] == [False, gives]
+    assert [spent > 0 for spent in serving.spent] == [gives, gives]
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_request_that_waits_ends_the_credit_and_its_prefill_gets_none(tmp_path, clock, overlap):
-    serving = Serving(tmp_path, clock, overlap=overlap)
+@pytest.mark.parametrize(("stretch", "stops"), [(1.5, True), (100.0, False)])
+def test_a_request_that_waits_and_its_prefill_end_the_credit_unless_stretch_has_no_limit(
+    tmp_path, clock, overlap, stretch, stops
+):
+    serving = Serving(tmp_path, clock, overlap=overlap, stretch=stretch)
     serving.turns(LEARNED_STEPS)
     serving.scheduler.waiting_queue = [Request("late", new_tokens=1000)]
+    left_ns = serving.page.credit_ns(clock.now_ns)
     serving.plugin.received()
-    assert serving.page.credit_ns(clock.now_ns) <= 0
+    assert serving.page.credit_ns(clock.now_ns) == (0 if stops else left_ns)
     serving.spent = []
     serving.turns(1)
-    assert serving.spent == [0]
-    assert serving.say(Field.CREDIT_LIMIT) == Hold.SERVING_STEP
+    assert (serving.spent == [0]) is stops
     serving.turns(10)
     assert any(serving.spent[-5:])
 
