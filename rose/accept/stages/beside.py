@@ -23,6 +23,7 @@ _WISH_TARGET_MS = 2.5
 _WARM_UP = Mode(name="warm-up", policy="rose", seconds=1.0, quick_seconds=0.5, served=False)
 _ROUNDS, _QUICK_ROUNDS = 6, 2
 _ROUND_S, _WISHES_S, _QUICK_S = 5.0, 25.0, 1.25
+_WISHES_STRETCH = 0.99 * STRETCH_MAX  # From STRETCH_MAX on, arrivals do not stop rollouts.
 _THIRD_S = 20.0  # Time until a third process computes on a card.
 
 Rounds = Sequence[Sequence[BusyStep]]
@@ -56,7 +57,8 @@ def _play(
     from_ns = monotonic_ns() + LEAD_NS
     until_ns = from_ns + round(seconds * 1e9)
     deadline_ns = until_ns + round(LATE_S * 1e9)
-    with device.lent("rose", "beside", deadline_ns, stretch=STRETCH_MAX, slack_share=1.0):
+    stretch = _WISHES_STRETCH if wishes else STRETCH_MAX
+    with device.lent("rose", "beside", deadline_ns, stretch=stretch, slack_share=1.0):
         if work_ns != 0:
             device.rollout.tell("play", from_ns, until_ns)
         device.serving.tell("play_busy", from_ns, until_ns, work_ns, wishes)

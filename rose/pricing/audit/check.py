@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
@@ -19,12 +20,12 @@ class Check:
     corrections: int
     files: int
     problems: tuple[str, ...]
-    notes: tuple[str, ...] = ()
 
 
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
     """Check that every frozen file is as its event recorded it, and that the ledger agrees with its hash chain.
     `against` has receipts by name; if there are any, the ledger must agree with them too. Raises LedgerError."""
+    stored = sorted((ledger.folder / store.FOLDER).rglob("*"))  # Before the events: each is newer than its files.
     report = ledger.verify(marks=continuation.marks(against or {}))
     problems = [f"ledger: {problem}" for problem in report.doubts]
     if against:
@@ -39,20 +40,19 @@ def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check
                 store.file(ledger, posting, name)
             except PricingError as error:
                 problems.append(str(error))
+    problems += _foreign(ledger, stored, posted)
     problems += _watermarks(ledger, posted)
     closes = sum(posting.number == 0 for posting in posted)
-    files = sum(len(posting.files) for posting in posted)
-    return Check(closes, len(posted) - closes, files, tuple(problems), tuple(_unposted(ledger, posted)))
+    return Check(closes, len(posted) - closes, sum(len(posting.files) for posting in posted), tuple(problems))
 
 
-def _unposted(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
+def _foreign(ledger: Ledger, stored: Iterable[Path], posted: Iterable[Posting]) -> Iterator[str]:
+    home = ledger.folder / store.FOLDER
     known = {store.folder(ledger, posting.close_id) / name for posting in posted for name in posting.files}
-    for path in sorted((ledger.folder / store.FOLDER).rglob("*")):
-        if not path.is_dir() and path not in known:
-            yield (
-                f"{path}: no event of the ledger names this file, so no bill counts it. Either a close or correction "
-                "was stopped before it was posted, or the file is foreign, or its event is gone"
-            )
+    for path in stored:
+        if not path.is_dir() and path not in known and not path.relative_to(home).parts[0].startswith("."):
+            why = "its event is lost, it is foreign, or a process was stopped just before it posted the file"
+            yield f"{path}: no event of the ledger names it: {why}. If nothing else is wrong, move it away"
 
 
 def _watermarks(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:

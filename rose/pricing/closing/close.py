@@ -3,6 +3,7 @@
 import dataclasses
 import getpass
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -153,10 +154,8 @@ def _stays(priced: Charges) -> pl.DataFrame:
 
 
 def _new_id(ledger: Ledger, period: Period, provenance: str) -> str:
-    known, number = postings(ledger), 1
-    while (close_id := f"{period.label}-{provenance}-{number}") in known:
-        number += 1
-    return close_id
+    names = (f"{period.label}-{provenance}-{number}" for number in itertools.count(1))
+    return next(name for name in names if not store.folder(ledger, name).exists())
 
 
 def user() -> str:

@@ -5,14 +5,15 @@
 - closes/<close>/corrections-0001.parquet: the signed rows of the first correction, with its number, time and reason
 - closes/<close>/price_book-0001.toml: the price book of this correction, if it differs from the previous price book
 
-The ledger's event about a posting is written after its files, and without the event nothing is posted. The files of a
-posting that was stopped before its event stay until the next posting with their names."""
+The ledger's event about a posting is written last, and without the event nothing is posted. Until all files are
+written, they are in a hidden folder. Posted files are never replaced."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import io
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +132,7 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list
     if close_id not in known:
         if folder(ledger, close_id).exists():
             raise PricingError(
-                f"closes/{close_id} exists, but no event of the ledger names it: run `rose ledger verify`"
+                f"closes/{close_id} exists, but no event of the ledger names it: run `rose books verify`"
             )
         names = ", ".join(known) or "none yet; `rose books close` makes one"
         raise QuestionError(f"unknown close {close_id!r}; the closes of this ledger: {names}")
@@ -183,10 +184,20 @@ def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> Non
     """Freeze a posting. The caller must hold the lock. Raises LedgerError if files or the event cannot be written."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     frozen = folder(ledger, posting.close_id)
+    hidden = frozen.with_name(f".{frozen.name}.tmp")
+    if taken := [name for name in contents if (frozen / name).exists()]:
+        raise LedgerError(f"{frozen / taken[0]} exists, but no event of the ledger names it: run `rose books verify`")
     try:
-        layout.make_folder(frozen)
+        shutil.rmtree(hidden, ignore_errors=True)
+        layout.make_folder(hidden)
         for name, stored in contents.items():
-            layout.write_file(frozen / name, stored)
+            layout.write_file(hidden / name, stored)
+        if posting.number == 0:
+            layout.move_file(hidden, frozen)
+        else:
+            for name in contents:
+                layout.move_file(hidden / name, frozen / name)
+            hidden.rmdir()
         action = RESTATED if posting.number else CLOSED
         event_id = f"{posting.close_id}/{posting.number}"
         ledger.record_in_books(action, posting.to_json(), posting.posted_us, event_id)

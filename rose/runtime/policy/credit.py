@@ -4,7 +4,7 @@
 by `factor` times the work. When a step begins, serving grants work = min(slack_share * slack, room) / factor.
 
 *Slack* is how much longer the step may become before a live request misses its latency budget. The largest prompt
-that may come now counts as a live request here.
+that may come now counts as a live request here; it waits for two such steps.
 
 *Room* limits how much longer the tokens of a request may take: room = more * (1 - growth) * alone - factor * work. Here
 `alone` is the request's time without rollouts, and `work` is the rollout work beside the request. Both count from the
@@ -36,7 +36,7 @@ FIRST_TOKEN_STRETCH = 1.05
 #: A first token waits at most for the step that runs, its prefill, and the step that is launched behind that.
 _FIRST_TOKEN_STEPS = 2
 LEARNED_STEPS = 32
-CONTROL_EVERY = 32  # In this many decode steps, two get no credit: the second shows what a step takes alone.
+CONTROL_EVERY = 32  # In this many steps, two get no credit: the second shows what a step takes alone.
 LAYERS_TO_STOP = 2  # A rollout step stops after the running layer and the queued one.
 SLICE_NS = 6_000_000  # How long a process may keep a core after it should have stopped (a GPU: 2 ms).
 _OVERRUN_SPREADS = 3.0
@@ -93,7 +93,7 @@ class CreditFacts:
 
     lease: LeaseTerms
     ttft_budget_ns: int  # The smallest budget that a request may have if it comes now.
-    live: Sequence[LiveRequest]  # Also those that wait for a later step.
+    live: Sequence[LiveRequest]  # Of this decode step, or of this prefill and the decode after it; if empty, no credit.
     step_ns: int | None  # The predicted step.
     fewer_decode_ns: int | None  # The predicted step with 1/stretch of the requests.
     spread_ns: float  # The usual error of `step_ns`.
@@ -138,7 +138,7 @@ def grant(facts: CreditFacts) -> Credit:
     assert prompt_alone_ns is not None, "refused otherwise"
     margin_ns = round(_OVERRUN_SPREADS * facts.spread_ns) + LAYERS_TO_STOP * facts.layer_ns
     token_ns = min(one.due_ns for one in facts.live) - facts.now_ns - alone_ns - margin_ns
-    prompt_ns = facts.ttft_budget_ns - prompt_alone_ns - alone_ns - margin_ns
+    prompt_ns = (facts.ttft_budget_ns - prompt_alone_ns) // _FIRST_TOKEN_STEPS - alone_ns - margin_ns
     factor = facts.interference.factor
     room_ns = inf
     if facts.lease.stretch < STRETCH_MAX:

@@ -63,8 +63,9 @@ async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
             raise StreamError(f"stream has invalid JSON: {payload[:100]!r}") from error
         if not isinstance(chunk, dict):
             raise StreamError(f"stream has an invalid chunk: {payload[:100]!r}")
-        if chunk.get("error"):
-            raise StreamError(f"server sent an error: {_message(chunk['error'])}")
+        if error := chunk.get("error"):
+            message = error.get("message", error) if isinstance(error, dict) else error
+            raise StreamError(f"server sent an error: {str(message)[:200]}")
         finish = _chunk(chunk, at_ns, arrivals) or finish
     raise StreamError(f"stream ended after {arrivals.tokens} tokens without [DONE]")
 
@@ -84,7 +85,3 @@ def _chunk(chunk: dict[str, Any], at_ns: int, arrivals: Arrivals) -> str | None:
     arrivals.add(at_ns, total - arrivals.timed_tokens)
     finish: str | None = choice.get("finish_reason")
     return finish
-
-
-def _message(error: object) -> str:
-    return str(error.get("message", error) if isinstance(error, dict) else error)[:200]

@@ -216,7 +216,9 @@ def step_event(
 ) -> Step:
     """Return a step's event, without lost trajectories. `total_ns` is the time until the step's training ended."""
     trajectories = _not_lost(trajectories)
-    means: dict[str, Any] = {name: _finite(getattr(stats, name)) for name in ("loss", "entropy", "kl", "grad_norm")}
+    stated = {name: getattr(stats, name) for name in ("loss", "entropy", "kl", "grad_norm")}
+    # A diverged update must not stop its run.
+    means: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in stated.items()}
     return Step(
         policy_version=stats.version,
         step=step,
@@ -248,8 +250,3 @@ def step_line(event: Step, steps: int, output_tokens: int) -> str:
 
 def _not_lost(trajectories: Sequence[PlayedTrajectory]) -> list[PlayedTrajectory]:
     return [trajectory for trajectory in trajectories if trajectory.outcome != "lost"]
-
-
-def _finite(value: float) -> float | None:
-    # A diverged update must not stop its run.
-    return value if math.isfinite(value) else None

@@ -1,11 +1,12 @@
 import json
 import math
+import sys
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
 
-from rose.ledger.commands import output
+from rose.ledger.commands import common, output
 
 
 def test_json_is_json_whatever_the_numbers():
@@ -90,3 +91,15 @@ def test_what_a_spreadsheet_takes_for_a_formula_is_escaped_in_csv_and_nothing_el
 )
 def test_a_cell_has_the_unit_of_its_column(column, value, text):
     assert output.readable(column, value) == text
+
+
+def test_a_long_cell_is_cut_on_a_terminal_alone(monkeypatch, capsys):
+    text = "x" * 5000
+    common.print_table(["config_json"], [(text,)])
+    assert text in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    common.print_table(["config_json"], [(text,), ("short",)])
+    shown = capsys.readouterr()
+    assert 90 < shown.out.count("x") < 200
+    assert "short" in shown.out
+    assert "Long cells are cut" in shown.err

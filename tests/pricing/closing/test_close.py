@@ -9,6 +9,7 @@ import pytest
 
 from rose import events
 from rose.ledger.files import examine
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit.check import check
@@ -111,6 +112,7 @@ def test_an_unverified_ledger_is_closed_only_if_asked_and_marked(fleet: Path) ->
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
+from rose.ledger.files import layout
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.close import restate
 from tests.pricing.closing.conftest import CLOSE_ID, DEARER, close
@@ -118,46 +120,69 @@ from tests.pricing.closing.conftest import CLOSE_ID, DEARER, close
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
-Ledger.record_in_books = die
+match sys.argv[3]:
+    case "as its files are written": layout.sync_file = die
+    case "as its files are moved": layout.move_file = die
+    case "before its event": Ledger.record_in_books = die
 match sys.argv[2]:
     case "close": close(Path(sys.argv[1]))
     case "restate": restate(Ledger(sys.argv[1]), CLOSE_ID, "contract 18", DEARER)
 """
+_WRITING = ["as its files are written", "as its files are moved"]
 
 
-def killed(fleet: Path, command: str) -> None:
-    """Kill a process in its close or in its correction, after the files and before the event."""
-    line = [sys.executable, "-c", _KILLED, str(fleet), command]
+def killed(fleet: Path, command: str, where: str) -> None:
+    line = [sys.executable, "-c", _KILLED, str(fleet), command, where]
     done = subprocess.run(line, cwd=Path(__file__).parents[3], check=False, capture_output=True)
     assert done.returncode == -9, done.stderr.decode()
 
 
-def test_a_process_killed_in_a_close_has_closed_nothing(fleet: Path) -> None:
-    killed(fleet, "close")
+@pytest.mark.parametrize("where", _WRITING)
+def test_a_process_killed_in_a_close_has_closed_nothing(fleet: Path, where: str) -> None:
+    killed(fleet, "close", where)
     assert postings(Ledger(fleet)) == {}
-    report = check(Ledger(fleet))
-    assert (report.closes, report.problems) == (0, ())
-    assert {Path(note.partition(":")[0]).name for note in report.notes} == {
-        "charges.parquet",
-        "price_book.toml",
-        "stays.parquet",
-    }
-    with pytest.raises(PricingError, match="no event of the ledger names it"):
+    assert check(Ledger(fleet)).problems == ()
+    with pytest.raises(PricingError, match="unknown close"):
         of_close(Ledger(fleet), CLOSE_ID)
     assert close(fleet).close_id == CLOSE_ID
     report = check(Ledger(fleet))
-    assert (report.closes, report.problems, report.notes) == (1, (), ())
+    assert (report.closes, report.problems) == (1, ())
     assert bill(Ledger(fleet), FIRST_HOUR).total_nano == BILL_NANO
+    assert [path.name for path in (fleet / "closes").iterdir()] == [CLOSE_ID]
 
 
-def test_a_process_killed_in_a_correction_has_corrected_nothing(closed: Path) -> None:
-    killed(closed, "restate")
+@pytest.mark.parametrize("where", _WRITING)
+def test_a_process_killed_in_a_correction_has_corrected_nothing(closed: Path, where: str) -> None:
+    killed(closed, "restate", where)
     assert bill(Ledger(closed), FIRST_HOUR).total_nano == BILL_NANO
     correction = restate(Ledger(closed), CLOSE_ID, "contract 18", DEARER)
     assert correction is not None
     assert bill(Ledger(closed), FIRST_HOUR).total_nano == BILL_NANO + correction.cost_nano
     report = check(Ledger(closed))
-    assert (report.corrections, report.problems, report.notes) == (1, (), ())
+    assert (report.corrections, report.problems) == (1, ())
+    assert [path.name for path in (closed / "closes").iterdir()] == [CLOSE_ID]
+
+
+def test_files_whose_event_is_missing_are_named_and_never_replaced(fleet: Path) -> None:
+    """The process was killed in between, or the ledger lost the event: the files may be all that is left of a bill."""
+    killed(fleet, "close", "before its event")
+    kept = {path: path.read_bytes() for path in (fleet / "closes" / CLOSE_ID).iterdir()}
+    assert len(kept) == len(check(Ledger(fleet)).problems) == 3
+    with pytest.raises(PricingError, match="no event of the ledger names it: run `rose books verify`"):
+        of_close(Ledger(fleet), CLOSE_ID)
+    again = close(fleet)
+    assert again.close_id == CLOSE_ID.removesuffix("1") + "2"
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert bill(Ledger(fleet), FIRST_HOUR).total_nano == BILL_NANO
+
+
+def test_a_correction_never_replaces_files_whose_event_is_missing(closed: Path) -> None:
+    killed(closed, "restate", "before its event")
+    kept = {path: path.read_bytes() for path in (closed / "closes" / CLOSE_ID).iterdir()}
+    with pytest.raises(LedgerError, match="exists, but no event of the ledger names it: run `rose books verify`"):
+        restate(Ledger(closed), CLOSE_ID, "contract 18", DEARER)
+    assert {path: path.read_bytes() for path in (closed / "closes" / CLOSE_ID).iterdir()} == kept
+    assert bill(Ledger(closed), FIRST_HOUR).total_nano == BILL_NANO
 
 
 def _too_dear() -> Any:

@@ -52,6 +52,7 @@ class Scheduler:
     forward_ct: int = 0
     held: int = 0
     cached: int = 0
+    full: bool = False  # No request is admitted.
 
     def __post_init__(self):
         self.tree_cache = SimpleNamespace(evictable_size=lambda: self.cached)
@@ -93,7 +94,7 @@ class Loop:
         if scheduler.last_batch is not None and scheduler.last_batch.mode == "extend":
             scheduler.running_batch.reqs += scheduler.last_batch.reqs
         scheduler.running_batch.reqs = [request for request in scheduler.running_batch.reqs if not request.ended]
-        if scheduler.waiting_queue:
+        if scheduler.waiting_queue and not scheduler.full:
             requests, scheduler.waiting_queue = scheduler.waiting_queue, []
             lengths = [len(request.origin_input_ids) for request in requests]
             return Batch(

@@ -11,6 +11,7 @@ from rose.runtime.coserving.kv.memory import KvClaim
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
 from rose.runtime.policy import credit
+from rose.runtime.policy.credit import LiveRequest
 from rose.runtime.policy.kv import under_pressure
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms, ServingLoad, late_by, room_ns
 from rose.runtime.policy.steptime import LinearFit, StepTimes, attended
@@ -101,11 +102,11 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
     return times
 
 
-def _fit_of(times: StepTimes, batch: Any) -> tuple[LinearFit, tuple[float, ...]]:
-    """Return the fit of steps like this one, and the step's features."""
+def _fit_of(times: StepTimes, batch: Any) -> tuple[str, LinearFit, tuple[float, ...]]:
+    """Return the kind of a step, the fit of this kind, and the step's features."""
     if batch.forward_mode.is_decode():
-        return times.decode, (1.0, *_decoded(batch.reqs))
-    return times.prefill, (1.0, *_prefilled(batch))
+        return "decode", times.decode, (1.0, *_decoded(batch.reqs))
+    return "prefill", times.prefill, (1.0, *_prefilled(batch))
 
 
 def _decoded(requests: Collection[Any]) -> tuple[int, int]:
@@ -123,15 +124,13 @@ class _FirstToken(NamedTuple):
     delayed_ns: int  # and serving's delay.
 
 
-def _live(
-    request: Any, later_ns: int, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int
-) -> credit.LiveRequest:
+def _waits(request: Any, later_ns: int, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int) -> LiveRequest:
     """Return a request whose next token needs `later_ns` of serving's steps after the step that begins."""
     first: _FirstToken | None = getattr(request, _FIRST_TOKEN, None)
     if first is None:
-        return credit.LiveRequest(None, 0, 0, arrived_ns(request) + budgets.of(request.priority).ttft_ns - later_ns)
+        return LiveRequest(None, 0, 0, arrived_ns(request) + budgets.of(request.priority).ttft_ns - later_ns)
     due_ns = _next_token_due_ns(request, budgets, now_ns) - later_ns
-    return credit.LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
+    return LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
 
 
 def _next_token_due_ns(request: Any, budgets: Budgets, now_ns: int) -> int:
@@ -153,7 +152,8 @@ class ServingTelemetry(EngineTelemetry):
         self._wanted = False  # in the last load
         self._claim = KvClaim(page)
         self.requests = RequestLog(page)
-        self._interference = credit.Interference()
+        self._interference = {"decode": credit.Interference(), "prefill": credit.Interference()}
+        self._delays: deque[tuple[int, int]] = deque(maxlen=4)  # Of the last steps: (end, delay), ns.
         self._grants = 0
         self._delayed_ns = 0
         self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # at the last step's end
@@ -173,13 +173,14 @@ class ServingTelemetry(EngineTelemetry):
             return
         if clean:
             self._learn(batch, max(1, length_ns - excluded_ns))
-        fit, features = _fit_of(self.times, batch)
+        kind, fit, features = _fit_of(self.times, batch)
         if beside and fit.fitted:
             delay_ns = length_ns - excluded_ns - round(fit.predict_ns(features) or 0)
-            self._interference = self._interference.observe(beside, delay_ns, fit.spread_ns, now)
+            self._interference[kind] = self._interference[kind].observe(beside, delay_ns, fit.spread_ns, now)
             self._delayed_ns += delay_ns
+            self._delays.append((now, delay_ns))
             page.set(Party.SERVING, Field.DELAYED_NS, self._delayed_ns)
-            page.set(Party.SERVING, Field.FACTOR_PPM, round(self._interference.factor * 1e6))
+            page.set(Party.SERVING, Field.FACTOR_PPM, round(self._interference["decode"].factor * 1e6))
 
     def _grant(self, batch: Any) -> None:
         page, now = self._page, monotonic_ns()
@@ -189,8 +190,7 @@ class ServingTelemetry(EngineTelemetry):
                 self._say_credit(0, 0, Hold.SERVING_STEP)
             return
         work = page.get(Party.ROLLOUT, Field.WORK_NS)
-        fit, features = _fit_of(self.times, batch)
-        live, known = self._live(batch, now, work)
+        kind, fit, features = _fit_of(self.times, batch)
         fewer = min(lease.stretch, credit.STRETCH_MAX)
         requests, context = _decoded(batch.reqs)
         self._grants += 1
@@ -198,8 +198,8 @@ class ServingTelemetry(EngineTelemetry):
             credit.CreditFacts(
                 lease=lease,
                 ttft_budget_ns=page.budgets().ttft_min_ns,
-                live=live,
-                step_ns=round(fit.predict_ns(features) or 0) if known and fit.knows(features) else None,
+                live=[] if kind == "prefill" and credit.stops_for_arrivals(lease) else self._live(batch, now, work),
+                step_ns=round(fit.predict_ns(features) or 0) if fit.knows(features) else None,
                 fewer_decode_ns=self.times.decode_ns(requests / fewer, context / fewer),
                 spread_ns=fit.spread_ns,
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
@@ -208,34 +208,31 @@ class ServingTelemetry(EngineTelemetry):
                 room_in_memory=self._room_in_memory(lease),
                 others=page.get(Party.AGENT, Field.OTHERS) > 0,
                 control=self._grants % credit.CONTROL_EVERY < 2,
-                interference=self._interference,
+                interference=self._interference[kind],
                 now_ns=now,
             )
         )
         self._say_credit(work + grant.work_ns if grant.work_ns else 0, grant.until_ns, grant.limit)
 
-    def _live(self, batch: Any, now_ns: int, work_ns: int) -> tuple[list[credit.LiveRequest], bool]:
-        """Return all live requests, and whether the steps are known that their next tokens need after this one."""
-        page, times, waiting = self._page, self.times, self._view.waiting
-        budgets, worked = page.budgets(), page.rollout_worked_ns(now_ns)
-        rest = 0  # Tokens of the batch that later chunks prefill.
-        others: list[Any] = []
+    def _live(self, batch: Any, now_ns: int, work_ns: int) -> list[LiveRequest]:
+        """Return all live requests, or none where more steps than this one and a decode come before their tokens."""
+        page, requests, others, more = self._page, {*batch.reqs}, [], bool(self._view.waiting)
+        decode_ns: int | None = 0
         if not batch.forward_mode.is_decode():
-            rest = _decoded(batch.reqs)[1] - sum(batch.prefix_lens or ()) - _prefilled(batch)[0]
-            others = [request for request in self._view.running if request not in {*batch.reqs, *waiting}]
-        prompts = [context_tokens(request) for request in waiting]
-        later = (
-            (batch.reqs, times.prefill_ns(rest) if rest > 0 else 0),
-            (others, times.decode_ns(*_decoded([*others, *batch.reqs])) if others else 0),
-            (waiting, times.prefill_ns(sum(prompts), sum(map(attended, prompts))) if waiting else 0),
-        )
-        live = [
-            _live(request, later_ns or 0, budgets, now_ns, worked, work_ns)
-            for requests, later_ns in later
-            for request in requests
+            others = [request for request in self._view.running if request not in requests]
+            decode_ns = self.times.decode_ns(*_decoded([*requests, *others]))
+            more |= _decoded(requests)[1] > sum(batch.prefix_lens or ()) + _prefilled(batch)[0]
+        if more or decode_ns is None:
+            return []
+        # On CPU cores the overlap schedule publishes a prefill's tokens only after the next decode step.
+        own_ns = decode_ns if self._computes_in_launch else 0
+        budgets, worked = page.budgets(), page.rollout_worked_ns(now_ns)
+        return [
+            _waits(request, later_ns, budgets, now_ns, worked, work_ns)
+            for some, later_ns in ((requests, own_ns), (others, decode_ns))
+            for request in some
             if not request.finished()
         ]
-        return live, all(later_ns is not None for _, later_ns in later)
 
     def _room_in_memory(self, lease: LeaseTerms) -> bool:
         memory, view = self._page.memory(), self._view
@@ -270,8 +267,10 @@ class ServingTelemetry(EngineTelemetry):
             if new:
                 worked = self._page.rollout_worked_ns(now)
                 for request in new:
+                    came = arrived_ns(request)
+                    waited = sum(min(delay, end - came) for end, delay in self._delays if end > came)
                     setattr(request, _WORKED, worked)
-                    setattr(request, _DELAYED, self._delayed_ns)
+                    setattr(request, _DELAYED, self._delayed_ns - waited)
                     self._note_prompt(len(request.origin_input_ids))
                 self.requests.arrived(new, now)
                 self._note_arrival(new[0])
@@ -280,6 +279,7 @@ class ServingTelemetry(EngineTelemetry):
         self._said_at_end = False
         if self._claim.due:
             self._want(monotonic_ns())
+            self._say_credit(0, 0, Hold.SERVING_MEMORY)
             self._claim.wait()
 
     def begins(self, number: int, batch: Any) -> None:

@@ -7,11 +7,12 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks import gate
 from rose.runtime.coserving.hooks.serving import DETACH, ServingPlugin
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.scheduler import _ARRIVED
 from rose.runtime.policy.credit import CONTROL_EVERY, LEARNED_STEPS
 from rose.runtime.policy.slack import Budgets, Hold
 from tests.runtime.coserving.hooks.test_gate import LOAD, asks, device, spans  # noqa: F401
 from tests.runtime.coserving.lending import MEMORY, lease
-from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
+from tests.runtime.coserving.made_scheduler import Batch, Loop, Request, Scheduler
 
 MS = 1_000_000
 STEP_NS = 10 * MS
@@ -116,14 +117,61 @@ def test_a_request_that_waits_and_its_prefill_end_the_credit_unless_stretch_has_
     serving = Serving(tmp_path, clock, overlap=overlap, stretch=stretch)
     serving.turns(LEARNED_STEPS)
     serving.scheduler.waiting_queue = [Request("late", new_tokens=1000)]
-    left_ns = serving.page.credit_ns(clock.now_ns)
+    serving.page.set(Party.SERVING, Field.CREDIT_NS, serving.rollout.get(Party.ROLLOUT, Field.WORK_NS) + MS)
+    serving.page.set(Party.SERVING, Field.CREDIT_UNTIL_NS, clock.now_ns + MS)
+    assert serving.page.credit_ns(clock.now_ns) == MS
     serving.plugin.received()
-    assert serving.page.credit_ns(clock.now_ns) == (0 if stops else left_ns)
+    assert serving.page.credit_ns(clock.now_ns) == (0 if stops else MS)
     serving.spent = []
     serving.turns(1)
     assert (serving.spent == [0]) is stops
+    assert (serving.say(Field.CREDIT_LIMIT) == Hold.SERVING_STEP) is stops
     serving.turns(10)
     assert any(serving.spent[-5:])
+
+
+@pytest.mark.parametrize(("priority", "gives"), [(None, True), (1, False)])
+def test_a_prefill_gives_what_the_requests_behind_it_can_wait(tmp_path, clock, priority, gives):
+    """A live request waits for the prefill and for the decode step after it."""
+    serving = Serving(tmp_path, clock, overlap=False, priorities=(priority, None), stretch=100.0)
+    serving.turns(LEARNED_STEPS)
+    serving.scheduler.waiting_queue = [Request("late", new_tokens=1000)]
+    serving.spent = []
+    serving.turns(1)
+    assert [spent > 0 for spent in serving.spent] == [gives]
+    assert serving.say(Field.CREDIT_LIMIT) == Hold.DECODE_SLACK
+
+
+def test_nothing_is_given_while_a_request_waits_for_a_slot(tmp_path, clock):
+    serving = Serving(tmp_path, clock, overlap=False, stretch=100.0)
+    serving.turns(CONTROL_EVERY)
+    serving.scheduler.full = True
+    serving.scheduler.waiting_queue = [Request("late", new_tokens=1000)]
+    serving.spent = []
+    serving.turns(CONTROL_EVERY)
+    assert not any(serving.spent)
+
+
+@pytest.mark.parametrize(("tokens", "limit"), [(6, Hold.SERVING_STEP), (10, Hold.DECODE_SLACK)])
+def test_only_the_last_chunk_of_a_prompt_gives(tmp_path, clock, tokens, limit):
+    serving = Serving(tmp_path, clock, overlap=False, stretch=100.0)
+    serving.turns(CONTROL_EVERY)
+    late = Request("late", prompt=10, new_tokens=1000)
+    serving.plugin.begin(Batch([late], "extend", extend_num_tokens=tokens, extend_lens=[tokens], prefix_lens=[0]))
+    assert (serving.page.credit_ns(clock.now_ns) > 0) is (tokens == 10)
+    assert serving.say(Field.CREDIT_LIMIT) == limit
+
+
+def test_a_first_token_that_waited_for_a_longer_step_is_late_by_lending(tmp_path, clock):
+    serving = Serving(tmp_path, clock, overlap=False, stretch=100.0)
+    serving.turns(LEARNED_STEPS)
+    assert serving.spent[-1] > 20 * MS
+    late = Request("late", new_tokens=1)
+    setattr(late, _ARRIVED, clock.now_ns - 995 * MS)  # As the last step began; most of the wait came before the server.
+    serving.scheduler.waiting_queue = [late]
+    serving.turns(3)
+    load = serving.page.serving_load()
+    assert (load.late_by_lending, load.late_alone) == (1, 0)
 
 
 def test_memory_that_serving_may_need_ends_the_credit(tmp_path, clock):
