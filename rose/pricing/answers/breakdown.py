@@ -59,11 +59,11 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Breakd
     }
     usd_per_token = {}
     if cost.no_interval("blended") is None:
-        drawn = cost.price_draws("blended")
+        resamples = cost.price_draws("blended")
         useful = {"borrowed": cost.useful * (cost.borrowed_share or 0)}
         useful["dedicated"] = cost.useful - useful["borrowed"]
         usd_per_token = {
-            place: drawn[place] * float(useful[place] / made)
+            place: resamples[place] * float(useful[place] / made)
             for place in _PLACES
             if (made := sum(tokens[place].values()))
         }
@@ -75,10 +75,10 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Breakd
 
 
 def _interval(counts: Ints, usd_per_token: Mapping[str, Floats]) -> Interval | None:
-    drawn, units = bootstrap.by_time(counts, counts[:, 1:])
-    if drawn is None or not usd_per_token:
+    resamples, units = bootstrap.by_time(counts, counts[:, 1:])
+    if resamples is None or not usd_per_token:
         return None
-    tokens = dict(zip(_PLACES, drawn.T[1:], strict=True))
+    tokens = dict(zip(_PLACES, resamples.T[1:], strict=True))
     usd = sum(tokens[place] * price for place, price in usd_per_token.items())
     with np.errstate(divide="ignore", invalid="ignore"):
-        return bootstrap.interval(usd / drawn[:, 0], units)
+        return bootstrap.interval(usd / resamples[:, 0], units)

@@ -92,16 +92,16 @@ def thousand(run: PricedRun) -> Figure:
     return run.make.thousand(usd, AMORTIZED, "accepted answers", why=NO_VERDICT)
 
 
-def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
-    factors = _factors(run, drawn)
-    c3, c3_per_correct = _formula(run, "blended", drawn, None)
+def lines_and_c3(run: PricedRun, resamples: Resamples | None) -> dict[str, Table]:
+    factors = _factors(run, resamples)
+    c3, c3_per_correct = _formula(run, "blended", resamples, None)
     return {
         "lines": report_table(
             run.stamp,
             "By price of a rollout token",
             "rollout tokens priced at | a million | over serving's price | 1,000 accepted | 1,000 correct | "
             "list price | view",
-            (_line(run, line, drawn) for line in cost_per_correct.LINES),
+            (_line(run, line, resamples) for line in cost_per_correct.LINES),
             view="view by line",
             text=("view",),
             notes=(
@@ -124,16 +124,16 @@ def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
     }
 
 
-def _factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
+def _factors(run: PricedRun, resamples: Resamples | None) -> dict[str, Figure]:
     make, groups = run.make, run.groups
 
     def factor(name: str, value: Fraction | None, unit: str, why: str = NO_VERDICT) -> Figure:
         interval: Interval | None = None
-        if drawn is not None and name in _SHARES:
+        if resamples is not None and name in _SHARES:
             interval = cost_per_correct.share_interval(groups, *_SHARES[name])
-        elif drawn is not None:
-            interval = bootstrap.interval(getattr(drawn, name), drawn.units)
-        no_interval = None if drawn is None else bootstrap.TOO_FEW
+        elif resamples is not None:
+            interval = bootstrap.interval(getattr(resamples, name), resamples.units)
+        no_interval = None if resamples is None else bootstrap.TOO_FEW
         return make.measure(value, unit, why=why, interval=interval, no_interval=no_interval)
 
     return {
@@ -147,7 +147,7 @@ def _factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
     }
 
 
-def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
+def _line(run: PricedRun, line: str, resamples: Resamples | None) -> Row:
     make, cost, groups, view = run.make, run.cost, run.groups, _VIEW_OF_LINE[line]
     basis = "measured" if view == AMORTIZED else run.borrow.basis
     usd = cost.by_line[line]
@@ -156,7 +156,7 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
         where = {"dedicated": "dedicated", "blended": "any"}.get(line, "borrowed")
         why = f"not enough data: no useful token was made on {where} devices"
     why_no_interval = cost.no_interval(line) or bootstrap.TOO_FEW
-    accepted, correct = cost_per_correct.measured_interval(cost, run.tokens, groups, drawn, line)
+    accepted, correct = cost_per_correct.measured_interval(cost, run.tokens, groups, resamples, line)
     per_accepted = cost_per_correct.measured(cost, groups)[line]
     per_correct = per_accepted / groups.ppv if per_accepted is not None and groups.ppv else None
 
@@ -170,17 +170,17 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
         make.part(cost.pi(line), unit="ratio", why=why or _NO_PRICE),
         answers(per_accepted, "accepted", accepted, why),
         answers(per_correct, "correct", correct, why or _NOT_AUDITED),
-        _formula(run, line, drawn, why)[0],
+        _formula(run, line, resamples, why)[0],
         view,
     )
 
 
-def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
+def _formula(run: PricedRun, line: str, resamples: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
     """Return X = CPM * R * (1 + pi * rho) / alpha, and X / PPV. pi is `run.cost.pi(line)`. For `blended`, X is C3."""
     pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
     c3 = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
     usd = None if c3 is None else Fraction(c3)
-    interval, over_ppv = cost_per_correct.formula_interval(run.cpm_usd, run.cost, drawn, line)
+    interval, over_ppv = cost_per_correct.formula_interval(run.cpm_usd, run.cost, resamples, line)
     why = _BELOW if pi is not None and pi < 0 else why or _UNKNOWN
 
     def tokens(usd: Fraction | None, per: str, interval: Interval | None, why: str | None) -> Figure:

@@ -59,12 +59,12 @@ def build(ledger: Ledger, run_id: str | None = None, price_book: str | Path | Pr
 
 
 def _tables(run: PricedRun) -> dict[str, Table]:
-    make, drawn = run.make, cost_per_correct.resample(run.groups)
-    compared = compare(run, market=False)
+    make, resamples = run.make, cost_per_correct.resample(run.groups)
+    comparison = compare(run, market=False)
     counted = rows(run.connection, "run/totals")
     totals = {what: [row for row in counted if row["what"] == what] for what in ("lease", "preemption", "sync")}
     sums_ns = {row["what"]: row["ns"] for row in counted if row["what"] not in totals}
-    saved, tokens = savings_table(make, compared, run.borrow), _token_cost(run, compared)
+    saved, tokens = savings_table(make, comparison, run.borrow), _token_cost(run, comparison)
     tables = {
         "glance": _glance(run, saved, tokens, sums_ns),
         "time": _time(run),
@@ -73,7 +73,7 @@ def _tables(run: PricedRun) -> dict[str, Table]:
         "savings": saved,
         "tokens": tokens,
         "fates": _fates(run),
-        **correct_answer.lines_and_c3(run, drawn),
+        **correct_answer.lines_and_c3(run, resamples),
         "latency": _latency(run, rows(run.connection, "run/serving_latency")),
         "events": _events(make, totals["lease"], totals["sync"], run.borrow.leased_ns),
         "preemptions": _preemptions(make, totals["preemption"]),
@@ -187,10 +187,10 @@ def _runs(run: PricedRun) -> Table | None:
     )
 
 
-def _token_cost(run: PricedRun, compared: Comparison) -> Table:
+def _token_cost(run: PricedRun, comparison: Comparison) -> Table:
     """Return dollars per million useful tokens. The marginal price on dedicated devices is what the borrowed tokens
     would have added to the bill on dedicated devices."""
-    make, way = run.make, compared.way
+    make, way = run.make, comparison.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:
         useful = run.tokens[placement].useful
