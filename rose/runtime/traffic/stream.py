@@ -63,8 +63,8 @@ async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
             raise StreamError(f"stream has invalid JSON: {payload[:100]!r}") from error
         if not isinstance(chunk, dict):
             raise StreamError(f"stream has an invalid chunk: {payload[:100]!r}")
-        if error := chunk.get("error"):
-            message = error.get("message", error) if isinstance(error, dict) else error
+        if failure := chunk.get("error"):
+            message = failure.get("message", failure) if isinstance(failure, dict) else failure
             raise StreamError(f"server sent an error: {str(message)[:200]}")
         finish = _chunk(chunk, at_ns, arrivals) or finish
     raise StreamError(f"stream ended after {arrivals.tokens} tokens without [DONE]")
