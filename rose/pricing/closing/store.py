@@ -202,6 +202,7 @@ def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> Non
         event_id = f"{posting.close_id}/{posting.number}"
         ledger.record_in_books(action, posting.to_json(), posting.posted_us, event_id)
     except OSError as error:
+        shutil.rmtree(hidden, ignore_errors=True)
         raise LedgerError(f"cannot write {frozen}: {error.strerror}; nothing was posted") from error
 
 

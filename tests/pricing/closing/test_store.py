@@ -90,6 +90,7 @@ def test_a_posting_whose_files_cannot_be_written_is_not_posted(fleet: Path, monk
         with pytest.raises(LedgerError, match=r"cannot write .*/closes/.*nothing was posted"):
             close(fleet)
     assert postings(Ledger(fleet)) == {}
+    assert list((fleet / "closes").iterdir()) == []
     assert close(fleet).close_id == CLOSE_ID
     assert read(fleet)[0].total_nano == BILL_NANO
 
