@@ -3,7 +3,6 @@
 import dataclasses
 import getpass
 import hashlib
-import itertools
 import os
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -68,7 +67,7 @@ def close(
             )
         return post(
             ledger,
-            close_id=_new_id(ledger, period, priced.provenance),
+            close_id=f"{period.label}-{priced.provenance}-1",
             number=0,
             priced=priced,
             frame=priced.frame,
@@ -151,11 +150,6 @@ def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
 def _stays(priced: Charges) -> pl.DataFrame:
     schema = {field.name: pl.Int64 if field.type is int else pl.String for field in dataclasses.fields(Stay)}
     return pl.DataFrame([dataclasses.astuple(stay) for stay in priced.stays], schema=schema, orient="row")
-
-
-def _new_id(ledger: Ledger, period: Period, provenance: str) -> str:
-    names = (f"{period.label}-{provenance}-{number}" for number in itertools.count(1))
-    return next(name for name in names if not store.folder(ledger, name).exists())
 
 
 def user() -> str:

@@ -185,19 +185,20 @@ def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> Non
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     frozen = folder(ledger, posting.close_id)
     hidden = frozen.with_name(f".{frozen.name}.tmp")
-    if taken := [name for name in contents if (frozen / name).exists()]:
-        raise LedgerError(f"{frozen / taken[0]} exists, but no event of the ledger names it: run `rose books verify`")
+    for name, stored in contents.items():  # A killed process may have left the same files.
+        if (frozen / name).exists() and (frozen / name).read_bytes() != stored:
+            raise LedgerError(f"{frozen / name} exists, but no event of the ledger names it: run `rose books verify`")
     try:
         shutil.rmtree(hidden, ignore_errors=True)
         layout.make_folder(hidden)
         for name, stored in contents.items():
             layout.write_file(hidden / name, stored)
-        if posting.number == 0:
-            layout.move_file(hidden, frozen)
-        else:
+        if frozen.exists():
             for name in contents:
                 layout.move_file(hidden / name, frozen / name)
             hidden.rmdir()
+        else:
+            layout.move_file(hidden, frozen)
         action = RESTATED if posting.number else CLOSED
         event_id = f"{posting.close_id}/{posting.number}"
         ledger.record_in_books(action, posting.to_json(), posting.posted_us, event_id)

@@ -170,9 +170,12 @@ def test_files_whose_event_is_missing_are_named_and_never_replaced(fleet: Path) 
     assert len(kept) == len(check(Ledger(fleet)).problems) == 3
     with pytest.raises(PricingError, match="no event of the ledger names it: run `rose books verify`"):
         of_close(Ledger(fleet), CLOSE_ID)
-    again = close(fleet)
-    assert again.close_id == CLOSE_ID.removesuffix("1") + "2"
+    with pytest.raises(LedgerError, match=r"charges.parquet exists, but no event of the ledger names it"):
+        close(fleet, book=DEARER)
     assert {path: path.read_bytes() for path in kept} == kept
+    assert close(fleet).close_id == CLOSE_ID
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert check(Ledger(fleet)).problems == ()
     assert bill(Ledger(fleet), FIRST_HOUR).total_nano == BILL_NANO
 
 
