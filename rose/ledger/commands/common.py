@@ -123,5 +123,7 @@ def print_table(columns: list[str], rows: list[Any]) -> None:
     for row in texts:
         table.add_row(*(f"{text[:_CELL]}…" if terminal and len(text) > _CELL else text for text in row))
     Screen(width=None if terminal else 1_000_000).print(table)
+    if terminal and len(columns) > Screen().width // 10:
+        echo(f"{len(columns)} columns are too many for this width: select fewer, or give --json.", err=True)
     if terminal and any(len(text) > _CELL for row in texts for text in row):
         echo("Long cells are cut. In a file or a pipe they are whole.", err=True)

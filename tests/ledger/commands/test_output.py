@@ -103,3 +103,6 @@ def test_a_long_cell_is_cut_on_a_terminal_alone(monkeypatch, capsys):
     assert 90 < shown.out.count("x") < 200
     assert "short" in shown.out
     assert "Long cells are cut" in shown.err
+    assert "columns" not in shown.err
+    common.print_table([f"column {number}" for number in range(40)], [[1] * 40])
+    assert "40 columns are too many" in capsys.readouterr().err
