@@ -93,7 +93,7 @@ class CreditFacts:
 
     lease: LeaseTerms
     ttft_budget_ns: int  # The smallest budget that a request may have if it comes now.
-    live: Sequence[LiveRequest]  # Of this decode step, or of this prefill and the decode after it; if empty, no credit.
+    live: Sequence[LiveRequest]  # In this decode, or in this prefill and the decode after it; none: no credit.
     step_ns: int | None  # The predicted step.
     fewer_decode_ns: int | None  # The predicted step with 1/stretch of the requests.
     spread_ns: float  # The usual error of `step_ns`.

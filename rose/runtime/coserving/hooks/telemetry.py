@@ -153,7 +153,7 @@ class ServingTelemetry(EngineTelemetry):
         self._claim = KvClaim(page)
         self.requests = RequestLog(page)
         self._interference = {"decode": credit.Interference(), "prefill": credit.Interference()}
-        self._delays: deque[tuple[int, int]] = deque(maxlen=4)  # Of the last steps: (end, delay), ns.
+        self._delays: deque[tuple[int, int]] = deque(maxlen=4)  # (end, delay) of the last steps, ns.
         self._grants = 0
         self._delayed_ns = 0
         self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # at the last step's end
