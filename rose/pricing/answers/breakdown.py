@@ -59,11 +59,11 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Breakd
     }
     usd_per_token = {}
     if cost.no_interval("blended") is None:
-        resamples = cost.price_draws("blended")
+        draws = cost.price_draws("blended")
         useful = {"borrowed": cost.useful * (cost.borrowed_share or 0)}
         useful["dedicated"] = cost.useful - useful["borrowed"]
         usd_per_token = {
-            place: resamples[place] * float(useful[place] / made)
+            place: draws[place] * float(useful[place] / made)
             for place in _PLACES
             if (made := sum(tokens[place].values()))
         }

@@ -51,8 +51,8 @@ def _foreign(ledger: Ledger, stored: Iterable[Path], posted: Iterable[Posting]) 
     known = {store.folder(ledger, posting.close_id) / name for posting in posted for name in posting.files}
     for path in stored:
         if not path.is_dir() and path not in known and not path.relative_to(home).parts[0].startswith("."):
-            why = "its event is lost, it is foreign, or a process was stopped just before it posted the file"
-            yield f"{path}: no event of the ledger names it: {why}. If nothing else is wrong, move it away"
+            why = "the event is lost, the file is foreign, or a process was stopped just before it posted the file"
+            yield f"{path}: no event of the ledger names it: {why}. If nothing else is wrong, move the file away"
 
 
 def _watermarks(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:

@@ -187,7 +187,7 @@ class EngineSync:
         self._asked: Target | None = None  #: The last target, and the last target of the engine's run.
         self._held_from: Target | None = None
         self.origin_knows = False
-        self._why_no_base: str | None = None  # Of the sync in progress.
+        self._why_no_base: str | None = None  # Why the running sync fetches all weights.
         self._moved_bytes = 0
         self._phases = Phases(engine, staging)
 

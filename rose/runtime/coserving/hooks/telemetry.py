@@ -17,7 +17,7 @@ from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms, ServingLoad, la
 from rose.runtime.policy.steptime import LinearFit, StepTimes, attended
 
 _FIRST_TOKEN = "_rose_first_token"
-_WORKED, _DELAYED = "_rose_worked_ns", "_rose_delayed_ns"  # In all when the request arrived.
+_WORKED, _DELAYED = "_rose_worked_ns", "_rose_delayed_ns"  # Totals when the request arrived.
 _QUIET_NS = 100_000_000  # while rollouts do not need the load, it is written only this often
 _USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
