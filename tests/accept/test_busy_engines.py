@@ -24,8 +24,8 @@ def a_round(policy: str, ttft_ms: float, tpot_ms: float, tokens: int) -> Round:
         t1_ns=1000,
         requests=served,
         spans=(),
-        rollout={"tokens": tokens},
-        rollout_s=2.0,
+        rollout={},
+        tokens=tokens,
         lost_spans=0,
     )
 

@@ -45,8 +45,8 @@ def one_round(
         requests=served,
         spans=tuple(spans),
         samples=((5, 0), (50, 1)),
-        rollout={"tokens": tokens},
-        rollout_s=2.0,
+        rollout={},
+        tokens=tokens,
         lost_spans=0,
     )
 

@@ -19,7 +19,7 @@ from rose.accept.report import Report
 from rose.clock import monotonic_ns
 from rose.events import Request
 from rose.runtime.coserving.accounts.slices import slice_time
-from rose.runtime.coserving.page import Span, SpanRecord
+from rose.runtime.coserving.page import Field, Party, Span, SpanRecord
 from rose.runtime.models import models
 from rose.runtime.policy.slack import Budgets
 
@@ -79,8 +79,8 @@ class Round:
     requests: tuple[Request, ...]
     spans: tuple[SpanRecord, ...]
     samples: tuple[tuple[int, int], ...] = ()  # (monotonic ns, requests that waited or ran in the rollout engine).
-    rollout: dict[str, Any]  # Output of rollouts over `rollout_s`, the round with its ramp.
-    rollout_s: float
+    rollout: dict[str, Any]
+    tokens: int  # of rollouts
     lost_spans: int
 
     @property
@@ -89,7 +89,7 @@ class Round:
 
     @property
     def tokens_per_s(self) -> float:
-        return float(self.rollout.get("tokens", 0)) / self.rollout_s
+        return self.tokens / (self.t1_ns - self.t0_ns) * 1e9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,15 +113,15 @@ class Scene:
         rollout: dict[str, Any] = {}
         keeper.start()
         try:
-            rollouts_began_ns = monotonic_ns()
             if lends:
                 self.rollout.tell(url=self.host.engines[ROLLOUT].url, turns=self.turns, seed=seed)
             time.sleep(_RAMP_S)
             self.serving.tell(**serving_command(self.host.engines[SERVING].url, arrivals, seed))
             t0_ns = int(self.serving.hear()["began_ns"])
             t1_ns = t0_ns + round(seconds * 1e9)
+            tokens = self.host.page.get(Party.ROLLOUT, Field.TOKENS)
             time.sleep(max(0.0, (t1_ns - monotonic_ns()) / 1e9))
-            rollouts_ended_ns = monotonic_ns()
+            tokens = self.host.page.get(Party.ROLLOUT, Field.TOKENS) - tokens
             if lends:
                 self.rollout.tell(stop=True)
                 rollout = self.rollout.hear()
@@ -137,7 +137,7 @@ class Scene:
             spans=tuple(keeper.spans),
             samples=tuple(keeper.samples),
             rollout=rollout,
-            rollout_s=(rollouts_ended_ns - rollouts_began_ns) / 1e9,
+            tokens=tokens,
             lost_spans=keeper.lost_spans,
         )
 
@@ -238,6 +238,6 @@ def round_figures(one: Round, budgets: Budgets) -> dict[str, object]:
         ),
         "send_delay_ms_max": max((request.send_delay_ns for request in one.requests), default=0) / 1e6,
         "device": one.device,
-        "rollout": {**one.rollout, "seconds": round(one.rollout_s, 3), "tokens_per_s": round(one.tokens_per_s, 1)},
+        "rollout": {**one.rollout, "tokens": one.tokens, "tokens_per_s": round(one.tokens_per_s, 1)},
         "lost_spans": one.lost_spans,
     }

@@ -66,7 +66,7 @@ async def _rollout(command: dict[str, Any], connection: Connection) -> object:
     draw = random.Random(command["seed"])
     shared = _token_ids(draw, SHARED_TOKENS)
     stopping = asyncio.Event()
-    counts: dict[str, Any] = {"tokens": 0, "turns": 0, "failed": 0, "reason": ""}
+    counts: dict[str, Any] = {"turns": 0, "failed": 0, "reason": ""}
 
     async def post(session: aiohttp.ClientSession, turns: int) -> None:
         while not stopping.is_set():
@@ -88,10 +88,7 @@ async def _rollout(command: dict[str, Any], connection: Connection) -> object:
                 await asyncio.sleep(0.2)
                 continue
             counts["turns"] += turns
-            # An aborted turn may be answered without its tokens.
-            tokens = sum(answer.get("meta_info", {}).get("completion_tokens", 0) for answer in answers)
-            counts["tokens"] += tokens
-            if not tokens:  # Nothing is lent.
+            if not any(answer.get("output_ids") for answer in answers):  # Nothing is lent.
                 await asyncio.sleep(0.02)
 
     timeout = aiohttp.ClientTimeout(total=None)

@@ -57,6 +57,7 @@ class Field(IntEnum):
     WANTED_SINCE_NS = 6  # serving: since when it has wanted the device for itself; 0: it does not
     KV_TOKENS_USED = 7  # held by requests
     KV_TOKENS_CACHED = 8  # held only by the prefix cache
+    TOKENS = 9  # rollout: total number of tokens that its steps made
     WAITING = 11
     RUNNING = 12
     WORKED_NS = 13  # rollout: total time of its closed spans on the device

@@ -459,6 +459,11 @@ class RolloutTelemetry(EngineTelemetry):
     def synced(self, began_ns: int, ended_ns: int) -> None:
         self._synced.append(SpanRecord(Span.SYNC, began_ns, ended_ns))
 
+    def end(self, number: int, batch: Any) -> None:
+        super().end(number, batch)
+        made = sum(bool(request.output_ids) for request in batch.reqs)  # Not those with more of the prompt to prefill.
+        self._page.set(Party.ROLLOUT, Field.TOKENS, self._page.get(Party.ROLLOUT, Field.TOKENS) + made)
+
     def _excluded_ns(self, now_ns: int) -> int:
         return self.waited_ns
 
