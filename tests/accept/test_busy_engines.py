@@ -18,15 +18,7 @@ def report(tmp_path) -> StageReport:
 def a_round(policy: str, ttft_ms: float, tpot_ms: float, tokens: int) -> Round:
     served = tuple(completed(round(ttft_ms * MS), round(tpot_ms * MS)) for _ in range(4))
     return Round(
-        policy=policy,
-        number=0,
-        t0_ns=0,
-        t1_ns=1000,
-        requests=served,
-        spans=(),
-        rollout={},
-        tokens=tokens,
-        lost_spans=0,
+        policy=policy, number=0, t0_ns=0, t1_ns=1000, requests=served, spans=(), rollout={}, tokens=tokens, lost_spans=0
     )
 
 

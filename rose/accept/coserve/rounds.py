@@ -203,6 +203,10 @@ def mean_tpot_ms(one: Round) -> float:
     return statistics.fmean(values_ms([one], LATENCIES["TPOT"]))
 
 
+def _ttft_p99_ms(one: Round) -> float:
+    return quantile(values_ms([one], LATENCIES["TTFT"]), 0.99)
+
+
 def claim_never_empty(report: Report, rounds: Mapping[str, Sequence[Round]], budgets: Budgets, load: str) -> None:
     over = {name: sum(over_budget(one, budgets) for one in each) for name, each in rounds.items()}
     less = over[ROSE_SLACK] - over[SOLO]
@@ -211,8 +215,8 @@ def claim_never_empty(report: Report, rounds: Mapping[str, Sequence[Round]], bud
     report.claim(f"{load}: mean TPOT, rose / solo", stretch, "x", 1.3, "lower")
     if not report.quick:
         # By round, because a machine's own speed may change between rounds.
-        tails_ms = [[quantile(values_ms([one], LATENCIES["TTFT"]), 0.99) for one in rounds[name]] for name in (ROSE, SOLO)]
-        later_ms = statistics.median(lent - _TTFT_RATIO * alone for lent, alone in zip(*tails_ms, strict=True))
+        rose_ms, solo_ms = ([_ttft_p99_ms(one) for one in rounds[name]] for name in (ROSE, SOLO))
+        later_ms = statistics.median(lent - _TTFT_RATIO * alone for lent, alone in zip(rose_ms, solo_ms, strict=True))
         report.claim(f"{load}: TTFT p99, rose less {_TTFT_RATIO} solo", later_ms, "ms", _TTFT_MARGIN_MS, "lower")
     if SHARE_ALL in rounds:
         tokens = statistics.median(ratios(rounds, ROSE_SLACK, SHARE_ALL, lambda one: one.tokens_per_s))
