@@ -115,6 +115,8 @@ def _compare(
                 one = scene.play(name, number, arrivals, options.seconds, seed)
                 played[name].append(one)
                 echo(f"{load}, round {number + 1} of {options.rounds}, {_line(one, budgets)}", err=True)
+            if load != LIGHT:  # So that serving alone keeps its live requests if the machine's own speed changes.
+                rate *= math.sqrt(_LIVE[load] / rounds.mean_live(played[SOLO][-1], arrivals))
     finally:
         # Rounds without a counterpart are left out: the last one may have been cut short.
         whole = {name: series[: min(map(len, played.values()))] for name, series in played.items()}
@@ -128,7 +130,7 @@ def _compare(
 def _arrivals(trace: Trace, load: str, on_gpu: bool, number: int, seconds: float, rate: float) -> traffic.Arrivals:
     if load == LIGHT:
         return traffic.window(trace, number, seconds, rate)
-    return traffic.regular(load, seconds, rate, *(_GPU_LIVE_TOKENS if on_gpu else _LIVE_TOKENS))
+    return traffic.regular(load, number, seconds, rate, *(_GPU_LIVE_TOKENS if on_gpu else _LIVE_TOKENS))
 
 
 def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace, load: str) -> tuple[float, Budgets]:

@@ -58,9 +58,14 @@ def window(trace: Trace, number: int, seconds: float, requests_per_s: float) -> 
     )
 
 
-def regular(name: str, seconds: float, requests_per_s: float, prompt_tokens: int, output_tokens: int) -> Arrivals:
+def regular(
+    name: str, number: int, seconds: float, requests_per_s: float, prompt_tokens: int, output_tokens: int
+) -> Arrivals:
+    """Return equal requests, each at a random moment of its own interval. The moments depend on `number`. At equal
+    distances all requests would find the same number of others, and a small delay could change this number for all."""
     count = max(1, round(requests_per_s * seconds))
-    arrival_ns = tuple(round(number / requests_per_s * 1e9) for number in range(count))
+    moments = np.arange(count) + np.random.default_rng(number).random(count)
+    arrival_ns = tuple(np.rint(moments / requests_per_s * 1e9).astype(int).tolist())
     return Arrivals(name, arrival_ns, (prompt_tokens,) * count, (output_tokens,) * count)
 
 

@@ -9,6 +9,7 @@ from rose.runtime.policy import slack
 from rose.runtime.policy.credit import (
     FACTOR_GUESSED,
     FACTOR_MIN,
+    FIRST_TOKEN_STRETCH,
     LEARNED_STEPS,
     Credit,
     CreditFacts,
@@ -199,7 +200,7 @@ def test_longer_steps_of_more_requests_never_stretch_a_first_token_beyond_its_li
     stretches = (1 + thousandths / 1000 for thousandths in range(1500))
     stretch_made = next(made for made in stretches if made * base + each * requests >= longer * step_ns)
     alone_ns = prefill_ns + 2 * (base + each * requests / stretch_made)
-    assert prefill_ns + 2 * step_ns + (longer - 1) * step_ns / 2 <= 1.05 * alone_ns * 1.001
+    assert prefill_ns + 2 * step_ns + (longer - 1) * step_ns / 2 <= FIRST_TOKEN_STRETCH * alone_ns * 1.001
     assert stretch_made <= stretch * 1.001
 
 
