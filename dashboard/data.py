@@ -372,8 +372,7 @@ def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
 
 
 def bill_with_history(scope: Scope) -> tuple[Bill, str | None]:
-    """Return the bill of the period and the period before. If that bill fails, also say why, and return the bill of the
-    period alone."""
+    """Return the bill of the period and the period before. If it fails, say why, and return the period's bill alone."""
     try:
         return bill(replace(scope, period=Period(period_before(scope.period).from_ns, scope.period.to_ns))), None
     except UserError as error:

@@ -123,17 +123,15 @@ def _harvest(played: dict[str, list[Round]], name: str) -> dict[str, object]:
     """Return rollouts' share of serving's idle time, and the causes of the rest."""
     solo = {one.number: one for one in played[SOLO]}
     lost: dict[str, int] = {}
-    idle_ns = rollout_ns = by_halves_ns = 0
+    idle_ns = rollout_ns = 0
     for one in played[name]:
         alone = solo[one.number].device
         idle_ns += alone["length_ns"] - alone["serving_ns"]
         rollout_ns += one.device["rollout_ns"]
-        by_halves_ns += one.device["rollout_by_halves_ns"]
         for cause, length_ns in account.lost_idle_ns(solo[one.number], one).items():
             lost[cause] = lost.get(cause, 0) + length_ns
     return {
         "share": account.summary(_shares(played, name)),
-        "share_by_halves": by_halves_ns / idle_ns,
         "idle_alone_s": idle_ns / 1e9,
         "rollout_s": rollout_ns / 1e9,
         "lost_s": {cause: round(length_ns / 1e9, 3) for cause, length_ns in sorted(lost.items())},

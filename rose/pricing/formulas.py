@@ -1,8 +1,7 @@
 """The formulas of pricing as pure functions.
 
-[A] marks formulas that the author of Verification Economics published (ifitsmanu.com: Verification Economics glossary,
-The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack). [D] marks
-formulas that ROSE derives."""
+[D] marks ROSE's own formulas, [A] those of the author of Verification Economics (ifitsmanu.com: Verification Economics
+glossary, The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack)."""
 
 from math import log
 

@@ -35,10 +35,8 @@ class DeviceTime(TypedDict):
     rollout_ns: int
     headroom_ns: int
     idle_ns: int
-    rollout_by_halves_ns: int  # Rollouts' part by the rule of `slice_time`.
     overlap_ns: int
     rollout_steps: int
-    serving_steps: int
 
 
 def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_share: float = 0.5) -> DeviceTime:
@@ -54,10 +52,8 @@ def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_sha
         rollout_ns=rollout_ns,
         headroom_ns=buckets["headroom"],
         idle_ns=buckets["idle"],
-        rollout_by_halves_ns=buckets["rollout"],
         overlap_ns=part.overlap_ns,
         rollout_steps=len(rollout),
-        serving_steps=len(clipped(spans, Span.SERVING, t0_ns, t1_ns)),
     )
 
 
@@ -230,18 +226,15 @@ def round_figures(one: Round, budgets: Budgets) -> dict[str, object]:
         }
         for name, latency in LATENCIES.items()
     }
-    gaps = [request.tpot_max_ns / 1e6 for request in one.requests if request.tpot_max_ns is not None]
     return {
         "round": one.number,
         "policy": one.policy,
         "requests": len(one.requests),
         **latencies,
-        "longest_gap_ms_p99": round(quantile(gaps, 0.99), 2) if gaps else None,
         "over_budget": over_budget(one, budgets),
         "failures": sorted(
             request.reason or "not completed" for request in one.requests if request.outcome != "completed"
         ),
-        "send_delay_ms_max": max((request.send_delay_ns for request in one.requests), default=0) / 1e6,
         "device": one.device,
         "rollout": {**one.rollout, "tokens": one.tokens, "tokens_per_s": round(one.tokens_per_s, 1)},
         "lost_spans": one.lost_spans,

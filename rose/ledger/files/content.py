@@ -36,8 +36,7 @@ def rows_sha256(table: pa.Table) -> str:
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the digest of each range of rows, and the Parquet structures that could not be checked. `first_seqs` has
-    the first seq of each range."""
+    """Return each range's digest, and what of Parquet was not checked. `first_seqs`: first seq of each range."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = _places(file.metadata)
     unchecked: list[str] = []

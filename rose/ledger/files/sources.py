@@ -42,8 +42,7 @@ def selects(
     root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
 ) -> dict[str, str]:
     """Return the SELECT of each source view, in the order of their creation. With `until`, the views read only
-    events that a roll-up up to `until` covers. They read `files` (None: all files). Paths in the SQL begin with `place`
-    (None: `root`)."""
+    events that a roll-up up to `until` covers. They read `files` (None: all). Paths begin with `place` (or `root`)."""
     place = place or root
     newest, parts, whole = files or _lying(root)
     coverage, ends = until or (newest if newest is not None and newest.complete else None, {})

@@ -32,8 +32,7 @@ def serve(control: socket.socket) -> None:
     """Fork a process for each socket that arrives over `control`, until the other end is closed.
 
     The new process reads a Request, and answers with a line of JSON (`types`, `truncated` and `bytes`, or `error` and
-    `outcome`) and an Arrow IPC stream. If a signal ends the new process, this process answers `died` with the number of
-    the signal."""
+    `outcome`) and an Arrow IPC stream. If a signal ends the new process, this one answers `died` with its number."""
     running: dict[int, socket.socket] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
     while True:

@@ -1,5 +1,4 @@
-"""Explains a device-hour's charge. Each step is computed again from the price book and the ledger's events, and then
-compared with the charge."""
+"""Explains a device-hour's charge: computes each step from price book and events again, and compares the result."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence

@@ -171,8 +171,7 @@ def restate(
     """Price a closed period again, and post the difference as a correction. Return the correction, or None if no charge
     differs. By default, `book` is the price book of the close's last posting.
 
-    Raises PricingError for an unknown close, an empty reason, or a period that cannot be priced. Also raises
-    PriceBookError."""
+    Raises PriceBookError, or PricingError for an unknown close, an empty reason or a period that cannot be priced."""
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
     with ledger.lock("closing"):

@@ -36,7 +36,7 @@ from rose.pricing.stats.uncertainty import Clusters, Estimate
 #: Prices of a rollout token: serving's amortized one, a dedicated device's, the borrow's marginal one, and the mix.
 LINES: tuple[str, ...] = ("serving", "dedicated", "opportunistic", "blended")
 
-_SEED = 3  #: Seed of the draws of m; prices of tokens have seeds of their own.
+_SEEDS = {"borrowed": 1, "dedicated": 2, "m": 3}  #: Seeds of the draws of token prices, and of m.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,15 +67,15 @@ class TokenCost:
 
     def price_draws(self, line: str) -> dict[str, Floats]:
         factor = {
-            place: self.spreads[place].draws(seed) if place in self.spreads else np.ones(bootstrap.RESAMPLES)
-            for seed, place in enumerate(("borrowed", "dedicated"), start=1)
+            place: self.spreads[place].draws(_SEEDS[place]) if place in self.spreads else np.ones(bootstrap.RESAMPLES)
+            for place in ("borrowed", "dedicated")
         }
         if line in ("serving", "dedicated"):
             place = "borrowed" if line == "serving" else "dedicated"
             return dict.fromkeys(factor, float(self.by_line[line] or 0) * factor[place])
         marginal = np.zeros(bootstrap.RESAMPLES)
         if self.borrow is not None and (useful := self.useful * float(self.borrowed_share or 0)):
-            off = self.borrow.draws(_SEED) - self.borrow.value
+            off = self.borrow.draws(_SEEDS["m"]) - self.borrow.value
             marginal = float(self.by_line["opportunistic"] or 0) * factor["borrowed"] + off / useful
         dedicated = float(self.by_line["dedicated"] or 0) * factor["dedicated"]
         return {"borrowed": marginal, "dedicated": marginal if line == "opportunistic" else dedicated}
@@ -320,7 +320,18 @@ def _pi(cost: TokenCost, drawn: Resamples, line: str) -> Floats | float:
 
 
 def _intervals(values: Floats, drawn: Resamples) -> tuple[Interval | None, Interval | None]:
-    return bootstrap.interval(values, drawn.units), bootstrap.interval(_ratio(values, drawn.ppv), drawn.units)
+    return _interval(values, drawn.units), _interval(_ratio(values, drawn.ppv), drawn.units)
+
+
+def _interval(values: Floats, units: int) -> Interval | None:
+    """Return the interval of a figure that varies with the resamples and, independently, with prices. A price's part of
+    the variance is its squared correlation with the figure (degrees of freedom by Welch and Satterthwaite)."""
+    known, freedom = np.isfinite(values), units - 1
+    if np.any(known) and np.ptp(values[known]):
+        draws = (bootstrap.normals(seed)[known] for seed in _SEEDS.values())
+        parts = [float(np.corrcoef(values[known], drawn)[0, 1]) ** 2 for drawn in draws]
+        freedom = round(freedom / sum(part**2 for part in (*parts, 1 - sum(parts))))
+    return bootstrap.interval(values, units, freedom)
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:

@@ -6,8 +6,7 @@ tokens are wasted, and the others are useful. [D] A token's price is dollars / t
 To find how uncertain the price is, the run's time is divided into equal blocks, which count as independent (batch
 means: Law, Simulation Modeling and Analysis, ch. 9). A block's dollars are its rollout time at the mean price of each
 device class. The price has the variance of a ratio under cluster sampling, and Student's t interval. Neighbouring
-blocks may be correlated. So the variance is computed twice: from blocks, and from pairs of neighbouring blocks. The
-larger variance is used."""
+blocks may be correlated. So the larger of two variances is used: of blocks, and of pairs of neighbouring blocks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

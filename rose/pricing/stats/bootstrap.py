@@ -88,24 +88,24 @@ def drawn_clusters(places: int) -> Ints:
     return np.random.default_rng(_SEED).integers(places, size=(RESAMPLES, places))
 
 
-def interval(values: Floats, units: int) -> Interval | None:
-    """Return the interval of the middle 95% of resampled values, wider for few units. NaN counts as infinity. Return
-    None for fewer than `UNITS_MIN` units, or if even the low end is not finite."""
+def interval(values: Floats, units: int, freedom: int | None = None) -> Interval | None:
+    """Return the interval of the middle 95% of resampled values, wider for few units or few degrees of `freedom` (None:
+    `units` - 1). NaN counts as infinity. Return None for less than `UNITS_MIN` units, or if the low end is infinite."""
     from scipy.special import ndtr
 
     if units < UNITS_MIN:
         return None
     ordered = np.sort(np.where(np.isnan(values), np.inf, values))
-    tail = float(ndtr(-expanded(units)))
+    tail = float(ndtr(-expanded(units, freedom)))
     low, high = ordered[int(tail * len(ordered))], ordered[int((1 - tail) * len(ordered)) - 1]
     if not np.isfinite(low):
         return None
     return Interval(low=rounded(low), high=rounded(high) if np.isfinite(high) else None)
 
 
-def expanded(units: int) -> float:
+def expanded(units: int, freedom: int | None = None) -> float:
     """Return half the width of a 95% interval for the mean of normal units, in standard deviations of the draws."""
-    return sqrt(units / (units - 1)) * student(units - 1)
+    return sqrt(units / (units - 1)) * student(freedom or units - 1)
 
 
 @functools.lru_cache(maxsize=8)

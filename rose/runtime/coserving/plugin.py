@@ -1,5 +1,4 @@
-"""The plugin inside SGLang (entry point `sglang.srt.plugins`). It hooks the scheduler of every server, and only
-observes serving."""
+"""The plugin inside SGLang (entry point `sglang.srt.plugins`). It hooks each scheduler, and only observes serving."""
 
 import logging
 import os

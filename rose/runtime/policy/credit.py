@@ -16,8 +16,7 @@ limit. First tokens wait for the longer steps, but may take at most FIRST_TOKEN_
 needed, `more` is lowered to ensure this. Lending cannot stretch a step by more than STRETCH_MAX. If `stretch` is at
 least STRETCH_MAX, room has no limit, and only then rollouts work beside prefills and go on when a request arrives.
 
-The factor is fitted to the delays of steps that had work beside them. It is never below the cost of time slices between
-two processes on a GPU."""
+The factor is fitted to the delays of steps with work beside them. It is at least FACTOR_MIN: what time slices cost."""
 
 from __future__ import annotations
 

@@ -72,8 +72,7 @@ def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -
 
 
 def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
-    """Return for how many ns `serve` keeps a run without turns. Within this time, every engine becomes free to
-    change its run."""
+    """Return for how many ns `serve` keeps a run without turns. By then, every engine was free to change its run."""
     models = {run.model for run in runs}
     switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
     return max(map(hold_ns, switches), default=HOLD_MIN_NS)

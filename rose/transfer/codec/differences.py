@@ -199,8 +199,7 @@ def collect(
     steps: Array,
 ) -> bool:
     """Copy `base` to `new`, and apply the changes that `spread` described, sorted by group. `ends` says where each
-    group ends in `apart` and `steps`. If `crossing`, steps are as `cross` writes them. Return False if a change does
-    not fit."""
+    group ends in `apart` and `steps`. If `crossing`, `cross` wrote the steps. Return False if a change does not fit."""
     left, next_change = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
     own = np.empty(_FOUND_AT_ONCE, np.uint8)
     next_change[1:] = ends[:-1]

@@ -91,6 +91,8 @@ def test_few_units_take_the_ends_further_out_and_too_few_have_none() -> None:
     values = np.arange(2000.0)
     # Eight units: sqrt(8 / 7) * t of 7 degrees of freedom is 2.528, and a normal has 0.574% beyond it.
     assert bootstrap.interval(values, 8) == Interval(low=11.0, high=1987.0)
+    # With 40 degrees of freedom 2.161: a normal has 1.536% beyond it.
+    assert bootstrap.interval(values, 8, 40) == Interval(low=30.0, high=1968.0)
     assert bootstrap.interval(values, 7) is None
     assert bootstrap.student(7) == pytest.approx(2.3646, abs=1e-4)
 
