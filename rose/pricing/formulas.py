@@ -1,7 +1,7 @@
 """The formulas of pricing as pure functions.
 
-[D] marks ROSE's own formulas, [A] those of the author of Verification Economics (ifitsmanu.com: Verification Economics
-glossary, The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack)."""
+[D] marks ROSE's own formulas, [A] those that the author of Verification Economics published (ifitsmanu.com: glossary,
+The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack)."""
 
 from math import log
 
