@@ -74,7 +74,7 @@ def measure(report: Report, options: argparse.Namespace, folder: Path) -> None:
             budgets=_UNLIMITED,
             max_prompt_tokens=int(trace.prompt_tokens.max()),
         )
-        policies = [SOLO, IDLE, ROSE, ROSE_SLACK] if report.quick else list(POLICIES)
+        policies = [name for name in POLICIES if name in options.policies]
         with phase("warm-up"):
             for index, name in enumerate(policies):
                 warm_up = traffic.window(trace, 0, _WARM_UP_S, _REQUESTS_PER_S)
@@ -185,6 +185,12 @@ def _arguments() -> argparse.Namespace:
         help=f"of {LIGHT} (the trace, serving busy for 42%%) and "
         f"{' and '.join(f'{name} ({live} live requests)' for name, live in _LIVE.items())}; all if left out",
     )
+    parser.add_argument(
+        "--policies",
+        type=_policies,
+        metavar="POLICIES",
+        help=f"only these and {SOLO}, of {', '.join(POLICIES)}: more rounds of few take no longer",
+    )
     parser.add_argument("--rounds", type=at_least_one, help="rounds of each policy; 5 if left out")
     parser.add_argument("--seconds", type=_length, help="length of a round; 60 if left out")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="serving traffic: a CSV, or Mooncake's JSON lines")
@@ -202,6 +208,7 @@ def _arguments() -> argparse.Namespace:
             parser.error(str(error))
     if options.trace is not None and not options.trace.is_file():
         parser.error(f"--trace {options.trace} is not there")
+    options.policies = options.policies or ([SOLO, IDLE, ROSE, ROSE_SLACK] if options.quick else [*POLICIES])
     options.rounds = options.rounds or (1 if options.quick else 5)
     options.seconds = options.seconds or (5.0 if options.quick else 60.0)
     options.trace = options.trace or traffic.SAMPLE
@@ -209,9 +216,16 @@ def _arguments() -> argparse.Namespace:
 
 
 def _loads(text: str) -> list[str]:
-    loads = [LIGHT, *_LIVE]
-    if unknown := sorted(set(text.split(",")) - set(loads)):
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no load; the loads are {', '.join(loads)}")
+    return _of(text, "load", [LIGHT, *_LIVE])
+
+
+def _policies(text: str) -> list[str]:
+    return [SOLO, *_of(text, "policy", list(POLICIES))]
+
+
+def _of(text: str, what: str, known: list[str]) -> list[str]:
+    if unknown := sorted(set(text.split(",")) - set(known)):
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no {what}; known are {', '.join(known)}")
     return text.split(",")
 
 

@@ -40,6 +40,11 @@ def test_what_is_claimed_of_a_serving_that_is_never_empty(report):
     }
 
 
+def test_nothing_is_claimed_of_policies_that_were_not_played(report):
+    claim_never_empty(report, {SOLO: [a_round(SOLO, 100, 10, 0)]}, Budgets(200 * MS, 25 * MS), "2 live")
+    assert report.claims == []
+
+
 def test_a_kill_may_lengthen_the_steps_that_were_queued(report):
     struck_ns = 95 * MS
     times = [0, 20, 40, 60, 80, 102, 120, 130, 140, 150, 160]  # Beside rollouts a step takes 20 ms, alone 10 ms.

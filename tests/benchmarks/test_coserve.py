@@ -154,6 +154,7 @@ def test_an_option_that_is_wrong_is_named(tmp_path, monkeypatch, capsys) -> None
     monkeypatch.chdir(tmp_path)
     for options, message in (
         (["--seconds", "x"], "number of seconds"),
+        (["--policies", "rose,x"], "'x' is no policy; known are solo"),
         (["--gpu", "99"], "--gpu and --model go together"),
         (["--gpu", "99", "--model", "."], "error: --gpu: GPU 99 is not there"),
     ):
