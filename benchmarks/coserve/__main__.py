@@ -130,7 +130,7 @@ def _compare(
 def _arrivals(trace: Trace, load: str, on_gpu: bool, number: int, seconds: float, rate: float) -> traffic.Arrivals:
     if load == LIGHT:
         return traffic.window(trace, number, seconds, rate)
-    return traffic.regular(load, number, seconds, rate, *(_GPU_LIVE_TOKENS if on_gpu else _LIVE_TOKENS))
+    return traffic.equal(load, number, seconds, rate, *(_GPU_LIVE_TOKENS if on_gpu else _LIVE_TOKENS))
 
 
 def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace, load: str) -> tuple[float, Budgets]:

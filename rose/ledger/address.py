@@ -30,7 +30,7 @@ def check_guarded(host: str, token: str | None, ways: str) -> None:
 
 def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | None:
     """Return why a request is refused, or None. `host` and `origin` are headers of the request. With `has_token`, the
-    server asks for a token, which foreign pages lack. Then any `host`, and for a mere read any `origin`, will do."""
+    server asks for a token, which foreign pages lack. Then any `host` is accepted and, for a read, any `origin`."""
     if not has_token:
         parts = _HOST.fullmatch(host)
         if parts is None or not is_loopback(parts["name"].strip("[]").lower()):

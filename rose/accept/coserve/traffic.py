@@ -58,7 +58,7 @@ def window(trace: Trace, number: int, seconds: float, requests_per_s: float) -> 
     )
 
 
-def regular(
+def equal(
     name: str, number: int, seconds: float, requests_per_s: float, prompt_tokens: int, output_tokens: int
 ) -> Arrivals:
     """Return equal requests, each at a random moment of its own interval. The moments depend on `number`. At equal

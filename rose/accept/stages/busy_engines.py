@@ -84,7 +84,7 @@ class _Busy:
         return self._scene.play(policy, number, self._arrivals(seconds, rate_per_s), seconds, seed)
 
     def _arrivals(self, seconds: float, rate_per_s: float) -> traffic.Arrivals:
-        return traffic.regular("busy", 0, seconds, rate_per_s, *self._tokens)
+        return traffic.equal("busy", 0, seconds, rate_per_s, *self._tokens)
 
     def kill(self, name: str) -> None:
         scene, engines, page = self._scene, self._scene.host.engines, self._scene.host.page

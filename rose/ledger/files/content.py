@@ -36,7 +36,7 @@ def rows_sha256(table: pa.Table) -> str:
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return each range's digest, and what of Parquet was not checked. `first_seqs`: first seq of each range."""
+    """Return each range's digest, and Parquet structures that were not checked. `first_seqs`: a range's first seq."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = _places(file.metadata)
     unchecked: list[str] = []

@@ -31,7 +31,7 @@ from rose.runtime.policy.steptime import LinearFit
 FACTOR_GUESSED = 1.5
 FACTOR_MIN = 1.15
 STRETCH_MAX = 2.3
-FIRST_TOKEN_STRETCH = 1.03  # By prediction; so the slowest first tokens take at most 1.05 times as long.
+FIRST_TOKEN_STRETCH = 1.03  # As predicted; the promise is 1.05 at the 99th percentile.
 #: A first token waits at most for the step that runs, its prefill, and the step that is launched behind that.
 _FIRST_TOKEN_STEPS = 2
 LEARNED_STEPS = 32

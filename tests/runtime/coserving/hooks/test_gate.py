@@ -200,6 +200,17 @@ def test_a_wish_that_came_and_went_within_a_layer_ends_a_span(device):
     assert spans(device, Span.ROLLOUT)[1].latency_ns == 0
 
 
+def test_a_step_makes_a_token_for_each_request_whose_prompt_is_complete(device):
+    in_lent_step(device)
+    batch = device.scheduler.running_batch
+    for request in batch.reqs:
+        request.output_ids = [1]
+    complete = len(batch.reqs)
+    batch.reqs = [*batch.reqs, SimpleNamespace(origin_input_ids=[1, 2], output_ids=[])]
+    device.telemetry.end(1, batch)
+    assert device.page.get(Party.ROLLOUT, Field.TOKENS) == complete > 0
+
+
 def test_time_that_the_system_took_the_core_away_is_a_yield_and_not_work(device):
     """A sleep stands for the core being taken: the clocks differ as they would."""
     in_lent_step(device)
