@@ -69,7 +69,7 @@ def test_serving_that_never_rests_gives_what_its_requests_may_take_longer(tmp_pa
     serving.turns(400)
     assert len(serving.spent) == 400
     took_ns = clock.now_ns - began_ns
-    assert 1.25 < took_ns / (400 * STEP_NS) < 1.51, "the requests' tokens take at most half as long again"
+    assert 1.15 < took_ns / (400 * STEP_NS) < 1.51, "tokens take at most half as long again, less for first tokens"
     assert serving.say(Field.FACTOR_PPM) / 1e6 == pytest.approx(1.3, rel=0.1)
     assert serving.say(Field.DELAYED_NS) - delayed_ns == pytest.approx(1.3 * sum(serving.spent), rel=0.1)
     learned = serving.say(Field.STEPS) - before
