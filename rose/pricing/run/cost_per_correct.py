@@ -326,10 +326,10 @@ def _intervals(values: Floats, drawn: Resamples) -> tuple[Interval | None, Inter
 def _interval(values: Floats, units: int) -> Interval | None:
     """Return the interval of a figure that varies with the resamples and, independently, with prices. A price's part of
     the variance is its squared correlation with the figure (degrees of freedom by Welch and Satterthwaite)."""
-    known, freedom = np.isfinite(values), units - 1
-    if np.any(known) and np.ptp(values[known]):
-        draws = (bootstrap.normals(seed)[known] for seed in _SEEDS.values())
-        parts = [float(np.corrcoef(values[known], drawn)[0, 1]) ** 2 for drawn in draws]
+    finite, freedom = np.isfinite(values), units - 1
+    if np.any(finite) and np.ptp(values[finite]):
+        draws = (bootstrap.normals(seed)[finite] for seed in _SEEDS.values())
+        parts = [float(np.corrcoef(values[finite], drawn)[0, 1]) ** 2 for drawn in draws]
         freedom = round(freedom / sum(part**2 for part in (*parts, 1 - sum(parts))))
     return bootstrap.interval(values, units, freedom)
 

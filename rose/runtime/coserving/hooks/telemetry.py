@@ -461,8 +461,8 @@ class RolloutTelemetry(EngineTelemetry):
 
     def end(self, number: int, batch: Any) -> None:
         super().end(number, batch)
-        made = sum(bool(request.output_ids) for request in batch.reqs)  # Not those with more of the prompt to prefill.
-        self._page.set(Party.ROLLOUT, Field.TOKENS, self._page.get(Party.ROLLOUT, Field.TOKENS) + made)
+        tokens = sum(bool(request.output_ids) for request in batch.reqs)  # None while a prompt is prefilled in part.
+        self._page.set(Party.ROLLOUT, Field.TOKENS, self._page.get(Party.ROLLOUT, Field.TOKENS) + tokens)
 
     def _excluded_ns(self, now_ns: int) -> int:
         return self.waited_ns
