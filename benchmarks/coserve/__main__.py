@@ -189,7 +189,7 @@ def _arguments() -> argparse.Namespace:
         "--policies",
         type=_policies,
         metavar="POLICIES",
-        help=f"only these and {SOLO}, of {', '.join(POLICIES)}: more rounds of few take no longer",
+        help=f"play only these policies and {SOLO}; known are {', '.join(POLICIES)}",
     )
     parser.add_argument("--rounds", type=at_least_one, help="rounds of each policy; 5 if left out")
     parser.add_argument("--seconds", type=_length, help="length of a round; 60 if left out")
