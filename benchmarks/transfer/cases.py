@@ -1,6 +1,7 @@
 """Changes of many kinds: bytes of each way, and time from array to array. A time is CPU seconds to encode and apply
 over the cores, and the bytes over the link; ways take turns, and the least of all rounds counts."""
 
+import ctypes
 import itertools
 import os
 import time
@@ -30,6 +31,8 @@ CORES = len(os.sched_getaffinity(0))
 _POSSIBLE = 0.45  #: Up to this share of XOR's bytes, the entropy leaves room for a code of half of them.
 _SMALL_ELEMENTS = 1 << 16
 _LARGE, _SMALL = "large tensors", "tensors below 128 KiB"  #: A call takes longer than the elements of a small tensor.
+#: Options of malloc: freed memory stays in the process, for otherwise chance decides which way has to map it anew.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ALL_MEMORY = -1, -3, 1 << 30
 _TOKENS = 128
 _EXPONENTS = 256
 _Pairs = list[tuple[Bits, Bits]]
@@ -80,20 +83,23 @@ def _seconds(taken: dict[str, float], link: Link) -> float:
 
 def _taken(ways: dict[str, Way], pairs: _Pairs, rounds: int) -> dict[str, dict[str, float]]:
     taken: dict[str, dict[str, float]] = {}
+    for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+        ctypes.CDLL(None).mallopt(option, _ALL_MEMORY)
     for number in range(rounds + 1):  # The first round loads the codec, and touches memory.
         for name, way in ways.items():
             began_s = time.process_time()
             sent = [way.encode(base, new) for base, new in pairs]
             encode_s = time.process_time() - began_s
-            held = [base.copy() for base, _ in pairs]
+            held, sent_bytes = [base.copy() for base, _ in pairs], sum(map(len, sent))
             began_s = time.process_time()
             for array, data in zip(held, sent, strict=True):
                 way.apply(array, data)
             apply_s = time.process_time() - began_s
+            del sent  # Not while the next way is timed.
             assert all(np.array_equal(array, new) for array, (_, new) in zip(held, pairs, strict=True)), name
             before = taken.get(name, {}) if number > 1 else {}
             taken[name] = {
-                "bytes": sum(map(len, sent)),
+                "bytes": sent_bytes,
                 "encode_s": round(min(encode_s, before.get("encode_s", encode_s)), 6),
                 "apply_s": round(min(apply_s, before.get("apply_s", apply_s)), 6),
             }

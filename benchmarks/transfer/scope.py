@@ -10,7 +10,7 @@ class Scope:
     """Numbers of elements, of rounds, and of versions. Elements have two bytes."""
 
     cases_elements: int = 1 << 22
-    cases_rounds: int = 3
+    cases_rounds: int = 9
     cases_steps: int = 2  #: AdamW steps of SmolLM2 at each rate.
     link_elements: int = 1 << 28
     link_rounds: int = 5

@@ -1,9 +1,11 @@
-"""The encoding `fast`. For each changed element it has the gap (the number of unchanged elements just before it), and
-the step (its change in ULPs, see `codec`). The signs of the steps are stored first, then the gaps, then the lengths.
+"""The codes of `fast` and `small`. Changes are in groups: `fast` has one group, `small` has several (`grouping`). A
+block begins with three numbers per group: the Rice parameter `k` of its gaps, its changes, and its far steps. For each
+change there is the gap (the number of the group's unchanged elements just before it), and the step (its change in ULPs,
+see `codec`). The signs of a group's steps are stored first, then the gaps, then the lengths.
 
 Steps of length 1 are near, longer steps are far. If over half of the steps are far, the length - 1 of every step is
 stored. Otherwise each far step has two numbers: how many near steps come just before it, and its length - 2. Numbers
-are Rice codes, whose parameter `k` adapts to past numbers. Bits are packed lowest first. Parts begin at whole bytes."""
+are Rice codes, whose `k` adapts to past numbers. Bits are packed lowest first. Groups begin at whole bytes."""
 
 import threading
 
@@ -11,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rose.transfer.codec.compiled import Array, Int, jit, zeros_above, zeros_below
-from rose.transfer.codec.header import packed_number, take_number
 from rose.transfer.errors import TransferError
 
 Words = npt.NDArray[np.uint32]
@@ -21,52 +22,42 @@ _BEYOND_BYTES = 72  # `_read` may read this many bytes past the end; their conte
 _ESCAPE = 20  # A quotient of this length is an escape: the value follows in 32 bits.
 _PAIRED = 7  # Up to this parameter, `_look` returns enough bits for two codes that are no escapes.
 _LARGEST = 31  # Up to this parameter, `_look` returns enough bits for any code.
+_NUMBERS = 3  # The first parameter for the numbers about groups.
 _FIRST = 11  # The sum of eight values for which the parameter 0 is right.
 _SHORT, _SENSELESS = -1, -2  # From `_read_all`: the block ends before its numbers, or its numbers make no sense.
 _U = np.uint64
 _own = threading.local()
 
 
-def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
-    changed = gaps.size
-    words, between, far = _room(changed)
-    far_count = _split(steps, words.view(np.uint8), between, far)
-    k, k_between = _parameter(elements, changed), _parameter(changed, far_count)
-    bits = _write_all(gaps, between[:far_count], far[:far_count], k, k_between, words)
-    return packed_number(far_count) + words.view(np.uint8)[: -(-bits // 8)].tobytes()
+def encode(counts: Array, gaps: Words, steps: Steps) -> bytes:
+    """Encode groups of changes, which follow each other in `gaps` and `steps`. `counts` has their lengths."""
+    if gaps.size > getattr(_own, "room", -1):  # Kept, because new memory takes longer to touch.
+        _own.room = 2 * gaps.size
+        _own.words = np.empty(5 * _own.room + 128, np.uint32)
+    numbers = np.zeros((3, counts.size), np.uint32)
+    numbers[1] = counts
+    words: Words = _own.words
+    in_bytes = words.view(np.uint8)
+    code = in_bytes[: _write_groups(numbers, gaps, steps, words) >> 3].tobytes()
+    return in_bytes[: _write(numbers.reshape(-1), _NUMBERS, words, 0) + 7 >> 3].tobytes() + code
 
 
-def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps]:
-    """Return the gaps and steps of `changed` changes. The gaps may go beyond the last element. Raises TransferError."""
-    far_count, signs_from = take_number(block, 0)
-    if far_count > changed or signs_from - (-changed // 8) > len(block):
-        raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes and {far_count} far steps")
+def decode(block: memoryview, groups: int, changed: int) -> tuple[Array, Words, Steps]:
+    """Return what was encoded. The gaps may go beyond the last element. Raises TransferError."""
     data = np.frombuffer(bytes(block) + bytes(_BEYOND_BYTES), np.uint8)
-    gaps, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)
-    _, between, far = _room(far_count)
-    k, k_between = _parameter(elements, changed), _parameter(changed, far_count)
-    end = _read_all(data, signs_from, k, k_between, gaps, steps, between[:far_count], far[:far_count])
+    numbers, gaps, steps = np.empty((3, groups), np.uint32), np.empty(changed, np.uint32), np.empty(changed, np.int32)
+    end = _read_groups(data, numbers, gaps, steps)
     if end < 0:
-        raise TransferError(
-            f"encoded array has a block of {len(block)} bytes "
-            + ("that ends before its numbers" if end == _SHORT else f"with a far step past its {changed} changes")
-        )
+        why = "ends before its numbers" if end == _SHORT else f"has senseless numbers for {changed} changes"
+        raise TransferError(f"encoded array has a block of {len(block)} bytes that {why}")
     if end != 8 * len(block):
         raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes, expected {end // 8}")
-    return gaps, steps
+    return numbers[1], gaps, steps
 
 
-def _parameter(size: int, events: int) -> int:
-    mean = (size - events) // (events + 1)
-    return max(mean.bit_length() - 1, 0)
-
-
-def _room(changed: int) -> tuple[Words, Words, Words]:
-    if changed > getattr(_own, "changed", -1):
-        _own.changed = 2 * changed
-        _own.words = np.empty(5 * _own.changed + 8, np.uint32)
-        _own.between, _own.far = np.empty((2, _own.changed + 1), np.uint32)
-    return _own.words, _own.between, _own.far
+@jit
+def _parameter(size: Int, events: Int) -> Int:
+    return 63 - zeros_above(_U((size - events) // (events + 1) | 1))
 
 
 @jit
@@ -156,11 +147,23 @@ def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
 
 
 @jit
-def _write_all(gaps: Words, between: Words, far: Words, k: Int, k_between: Int, out: Words) -> Int:
-    at = _write(gaps, k, out, gaps.size + 7 & ~7)
-    if far.size < gaps.size:
-        at = _write(between, k_between, out, at + 7 & ~7)
-    return _write(far, 0, out, at + 7 & ~7)
+def _write_groups(numbers: Words, gaps: Words, steps: Steps, out: Words) -> Int:
+    """Write all groups, whose lengths are in `numbers[1]`. Write the parameter of a group's gaps into `numbers[0]`, and
+    its far steps into `numbers[2]`. Return the next free bit, at a whole byte."""
+    at: Int = 0
+    end: Int = 0
+    for group in range(numbers.shape[1]):
+        begin, end = end, end + np.int64(numbers[1, group])
+        some = gaps[begin:end]
+        between, far = np.empty(some.size + 1, np.uint32), np.empty(some.size + 1, np.uint32)
+        far_count = _split(steps[begin:end], out.view(np.uint8)[at >> 3 :], between, far)
+        k = _parameter(np.int64(some.sum()) + some.size, some.size)
+        at = _write(some, k, out, at + (some.size + 7 & ~7))
+        if far_count < some.size:
+            at = _write(between[:far_count], _parameter(some.size, far_count), out, at)
+        at = _write(far[:far_count], 0, out, at) + 7 & ~7
+        numbers[0, group], numbers[2, group] = k, far_count
+    return at
 
 
 @jit
@@ -202,16 +205,26 @@ def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
 
 
 @jit
-def _read_all(
-    data: Array, signs_from: Int, k: Int, k_between: Int, gaps: Words, steps: Steps, between: Words, far: Words
-) -> Int:
-    """Decode a block into `gaps` and `steps`. Return the place of the next bit, or `_SHORT` or `_SENSELESS`."""
-    signs_to = signs_from + (gaps.size + 7 >> 3)
-    at = _read(data, 8 * signs_to, k, gaps)
-    if at >= 0 and far.size < gaps.size:
-        at = _read(data, at + 7 & ~7, k_between, between)
-    if at >= 0:
-        at = _read(data, at + 7 & ~7, 0, far)
+def _read_groups(data: Array, numbers: Words, gaps: Words, steps: Steps) -> Int:
+    """Decode a block into `numbers`, `gaps` and `steps`. Return the next bit's place, or `_SHORT` or `_SENSELESS`."""
+    at = _read(data, 0, _NUMBERS, numbers.reshape(-1))
+    end: Int = 0
+    for group in range(numbers.shape[1]):
+        k, count, far_count = np.int64(numbers[0, group]), np.int64(numbers[1, group]), np.int64(numbers[2, group])
+        begin, end = end, end + count
+        if at < 0:
+            return _SHORT
+        if k > _LARGEST or far_count > count or end > gaps.size:
+            return _SENSELESS
+        at = at + 7 & ~7
+        signs, far, between = data[at >> 3 :], np.empty(far_count, np.uint32), np.empty(far_count, np.uint32)
+        at = _read(data, at + (count + 7 & ~7), k, gaps[begin:end])
+        if at >= 0 and far_count < count:
+            at = _read(data, at, _parameter(count, far_count), between)
+        if at >= 0:
+            at = _read(data, at, 0, far)
+        if at >= 0 and not _join(signs, between, far, steps[begin:end]):
+            return _SENSELESS
     if at < 0:
         return _SHORT
-    return at + 7 & ~7 if _join(data[signs_from:signs_to], between, far, steps) else _SENSELESS
+    return at + 7 & ~7 if end == gaps.size else _SENSELESS

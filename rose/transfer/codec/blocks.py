@@ -41,20 +41,19 @@ def encode(base: Bits, new: Bits, header: Header) -> Sent:
     gaps, steps = _find(base, new, header.half)
     if header.encoding == "small" and gaps.size:
         return gaps.size, grouping.encode(base, new, gaps, steps, header)
-    return _fast(base.size, gaps, steps)
+    return _fast(gaps, steps)
 
 
 def advance(base: Bits, new: Bits, header: Header) -> tuple[Sent, Inverse]:
     """Encode a block's changes and apply them to `base`. Return (code, input for `undo`). Raises TransferError."""
     inverse: Inverse
     if header.encoding == "dense":
-        sent = differences.count(base, new), b""
-        inverse = "dense", sent[0], base.tobytes()
+        inverse = "dense", 0, base.tobytes()
         base[...] = new
-        return sent, inverse
+        return (0, b""), inverse
     if header.encoding == "small":
         gaps, steps = _find(base, new, header.half)
-        inverse = "fast", *_fast(base.size, gaps, steps)
+        inverse = "fast", *_fast(gaps, steps)
         sent = gaps.size, grouping.encode(base, new, gaps, steps, header) if gaps.size else b""
     else:
         sent = encode(base, new, header)
@@ -70,7 +69,7 @@ def undo(new: Bits, inverse: Inverse, header: Header) -> None:
     elif encoding == "planes" and changed:
         planes.decode(memoryview(code), new, new, back=True)
     elif changed:
-        differences.move(new, new, header.half, *bitcoding.decode(memoryview(code), new.size, changed), -1)
+        differences.move(new, new, header.half, *bitcoding.decode(memoryview(code), 1, changed)[1:], -1)
 
 
 def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) -> None:
@@ -84,7 +83,7 @@ def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) ->
     elif header.encoding == "planes":
         planes.decode(memoryview(code), base, new)
     else:
-        gaps, steps = bitcoding.decode(memoryview(code), base.size, changed)
+        _, gaps, steps = bitcoding.decode(memoryview(code), 1, changed)
         if not differences.move(base, new, header.half, gaps, steps, 1):
             raise TransferError(f"encoded array has {changed} changes, some beyond its block of {new.size} elements")
 
@@ -97,8 +96,8 @@ def _find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:
     return _own.gaps[:changed], _own.steps[:changed]
 
 
-def _fast(elements: int, gaps: Words, steps: Steps) -> Sent:
-    return gaps.size, bitcoding.encode(elements, gaps, steps) if gaps.size else b""
+def _fast(gaps: Words, steps: Steps) -> Sent:
+    return gaps.size, bitcoding.encode(np.array([gaps.size]), gaps, steps) if gaps.size else b""
 
 
 def _on_all_cores(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:

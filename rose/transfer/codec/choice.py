@@ -13,12 +13,12 @@ DELTAS: tuple[Encoding, ...] = ("fast", "small", "planes")
 _COST_NS: dict[Encoding, tuple[float, float, float, float, float]] = {
     "dense": (0.0, 0.0, 0.2, 0.0, 0.0),
     "fast": (0.0, 0.4, 0.0, 20.0, 0.0),
-    "small": (110e3, 0.8, 0.0, 35.0, 0.0),
+    "small": (40e3, 0.8, 0.0, 35.0, 0.0),
     "planes": (20e3, 0.0, 1.0, 0.0, 8.0),
 }
 _MOST = 0.6  # If more than this share of elements changed, `fast` and `small` are not worth their time.
 #: Among the encodings within this factor of the quickest one, the smallest is chosen, since a link has other users.
-_ABOUT_AS_QUICK = 1.4
+_ABOUT_AS_QUICK = 1.2
 
 
 @dataclass(frozen=True, slots=True)

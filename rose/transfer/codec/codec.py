@@ -30,10 +30,8 @@ from rose.transfer.turns import Turn, at_once
 
 _MANTISSA_BITS = {1: 3, 2: 7, 4: 23}  # For each size in bytes: e4m3, bf16 and fp32. Callers pass other types' bits.
 _Block = tuple[slice, int, memoryview]  # A block: its elements, the number of changes, and their code.
-#: Encodings are tried on a sample: one element in `_SAMPLED_OF`, taken in parts of `_SAMPLED_PART` elements.
-_SAMPLED_OF = 32
-_SAMPLED_PART = 128
-_SAMPLED_MIN, _SAMPLED_MAX = 1 << 15, 1 << 16
+_SAMPLED, _SAMPLED_PART = 1 << 15, 64  # So many elements are sampled, in parts of so many.
+_TRIED_CHANGES = 1 << 12  # Encodings are tried on a sample with about so many changes.
 
 
 def encode(
@@ -54,7 +52,7 @@ def encode(
     if encoding is None:
         header = _chosen(old, flat, header, link)
     if header.encoding == "dense":
-        return _dense(new, header, differences.count(old, flat))
+        return _dense(new, header, header.changed or differences.count(old, flat))
 
     sent = blocks.in_threads(lambda cut: blocks.encode(old[cut], flat[cut], header), blocks.cuts(new.size))
     return _joined(header, list(sent), new)
@@ -84,23 +82,24 @@ def _check_alike(base: Bits, new: Bits) -> None:
         raise TransferError(f"cannot encode {new.dtype}{new.shape} against a base of {base.dtype}{base.shape}")
 
 
-def _sample(flat: Bits) -> Bits:
-    size = min(max(flat.size // _SAMPLED_OF, _SAMPLED_MIN), _SAMPLED_MAX)
+def _sample(flat: Bits, size: int) -> Bits:
     if flat.size <= size:
         return flat
-    count = size // _SAMPLED_PART
+    count = max(size // _SAMPLED_PART, 1)
     apart = flat.size // count
     parts: Bits = flat[: apart * count].reshape(count, apart)[:, :_SAMPLED_PART].reshape(-1)
     return parts
 
 
 def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
-    old, now = _sample(base), _sample(new)
+    """Return the header with the encoding; for `dense` also with the number of changes, estimated from a sample."""
+    old, now = _sample(base, _SAMPLED), _sample(new, _SAMPLED)
     if not (changed := differences.count(old, now)):
         return replace(header, encoding="fast")
-    scale = new.size / old.size
-    amount = Amount(new.size, scale * changed, new.itemsize)
+    amount = Amount(new.size, new.size * changed / old.size, new.itemsize)
     sizes = choice.estimates(amount)
+    old, now = (_sample(some, _TRIED_CHANGES * some.size // changed) for some in (old, now))
+    scale = new.size / old.size
     unknown = [encoding for encoding in choice.DELTAS if encoding not in sizes]
     if any(choice.may_be_chosen(encoding, sizes, amount, link, 1 / scale) for encoding in unknown):
         del sizes["fast"]
@@ -109,7 +108,8 @@ def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
                 fixed = grouping.FIXED_BYTES if encoding == "small" else 0
                 tried = blocks.encode(old, now, replace(header, encoding=encoding))[1]
                 sizes[encoding] = fixed + scale * max(len(tried) - fixed, 0)
-    return replace(header, encoding=choice.quickest(sizes, amount, link))
+    quickest = choice.quickest(sizes, amount, link)
+    return replace(header, encoding=quickest, changed=round(amount.changed) if quickest == "dense" else 0)
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
@@ -171,7 +171,7 @@ def _header(new: Bits, encoding: Encoding, mantissa_bits: int | None) -> Header:
 
 
 def _joined(header: Header, sent: Sequence[Sent], new: Bits) -> bytes:
-    header = replace(header, changed=sum(changed for changed, _ in sent))
+    header = replace(header, changed=header.changed + sum(changed for changed, _ in sent))
     parts = [header.packed]
     for changed, code in sent if header.changed else []:
         if len(sent) > 1:

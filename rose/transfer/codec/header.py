@@ -16,7 +16,7 @@ Buffer = bytes | memoryview
 Encoding = Literal["dense", "fast", "small", "planes"]
 
 _NUMBER_BYTES = 9  # A number takes at most this many bytes.
-_MAGIC = 0xD5  # Rises with the format of any encoding.
+_MAGIC = 0xD6  # Rises with the format of any encoding.
 _ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small", "planes")
 _ITEM_BYTES = (1, 2, 4)
 #: What the second byte of a header means: the encoding, the bytes per element, and the bits of the mantissa.
@@ -31,7 +31,7 @@ class Header:
     item_bytes: int
     mantissa_bits: int
     elements: int
-    changed: int
+    changed: int  # For `dense` an estimate.
 
     @property
     def half(self) -> int:

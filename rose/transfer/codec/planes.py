@@ -79,10 +79,15 @@ def _split(base: Array, new: Array, crossing: bool, planes: Array) -> tuple[Int,
     various: Int = 0
     for begin in range(0, base.size, _AT_ONCE):
         old, now = base[begin : begin + _AT_ONCE], new[begin : begin + _AT_ONCE]
+        before = changed
         for at in range(0, old.size - 63, 64):
             changed += ones(difference_mask(old, now, np.uintp(at)))
         for i in range(old.size & ~63, old.size):
             changed += old[i] != now[i]
+        if changed == before:
+            planes[:, begin : begin + _AT_ONCE] = 0
+            various |= first
+            continue
         _find_steps(old, now, crossing, steps)
         first = first if begin else np.int64(steps[0])
         for i in range(old.size):
@@ -123,21 +128,32 @@ def _write_planes(steps: Array, begin: Int, end: Int, planes: Array) -> None:
 
 
 @jit
+def _gather(planes: tuple[Bits, ...], begin: Int, filled: Int, steps: Array) -> Int:
+    """Write the steps from `begin` on into `steps`. Return 0 if all are 0."""
+    lowest, second = planes[0][begin : begin + _AT_ONCE], planes[1][begin : begin + _AT_ONCE]
+    third, highest = planes[2][begin : begin + _AT_ONCE], planes[3][begin : begin + _AT_ONCE]
+    steps[:] = filled
+    for i in range(lowest.size):
+        steps[i] |= lowest[i]
+    for i in range(second.size):
+        steps[i] = np.int64(steps[i]) | np.int64(second[i]) << 8
+    for i in range(third.size):
+        steps[i] = np.int64(steps[i]) | np.int64(third[i]) << 16
+    for i in range(highest.size):
+        steps[i] = np.int64(steps[i]) | np.int64(highest[i]) << 24
+    some = filled
+    for i in range(0 if filled else steps.size):
+        some |= np.int64(steps[i])
+    return some
+
+
+@jit
 def _join(planes: tuple[Bits, ...], filled: Int, base: Array, new: Array, crossing: bool, back: bool) -> None:
-    steps = np.empty(_AT_ONCE, base.dtype)
     for begin in range(0, base.size, _AT_ONCE):
         old, now = base[begin : begin + _AT_ONCE], new[begin : begin + _AT_ONCE]
-        steps[:] = filled
-        lowest, second = planes[0][begin : begin + _AT_ONCE], planes[1][begin : begin + _AT_ONCE]
-        third, highest = planes[2][begin : begin + _AT_ONCE], planes[3][begin : begin + _AT_ONCE]
-        for i in range(lowest.size):
-            steps[i] |= lowest[i]
-        for i in range(second.size):
-            steps[i] = np.int64(steps[i]) | np.int64(second[i]) << 8
-        for i in range(third.size):
-            steps[i] = np.int64(steps[i]) | np.int64(third[i]) << 16
-        for i in range(highest.size):
-            steps[i] = np.int64(steps[i]) | np.int64(highest[i]) << 24
+        steps = np.empty(old.size, base.dtype)
+        if not _gather(planes, begin, filled, steps) and new.ctypes.data == base.ctypes.data:
+            continue
         if crossing:
             for i in range(old.size):
                 now[i] = old[i] ^ steps[i]

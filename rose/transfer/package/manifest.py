@@ -288,14 +288,9 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
     for part in parts:
         pieces += (dataclasses.replace(piece, chunk=piece.chunk + len(chunks)) for piece in part.pieces)
         chunks += part.chunks
-    merged = Manifest(
-        version=parts[0].version,
-        base_version=parts[0].base_version,
-        encode_ns=sum(part.encode_ns for part in parts),
-        chunks=tuple(chunks),
-        pieces=tuple(sorted(pieces, key=lambda piece: piece.key)),
-        run_id=parts[0].run_id,
-    )
+    pieces.sort(key=lambda piece: piece.key)
+    encode_ns = sum(part.encode_ns for part in parts)
+    merged = dataclasses.replace(parts[0], encode_ns=encode_ns, chunks=tuple(chunks), pieces=tuple(pieces))
     check_sound(merged, whole=True)
     return merged
 

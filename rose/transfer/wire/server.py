@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_STATUS = {GoneError: web.HTTPNotFound, BrokenError: web.HTTPBadGateway, RefusedError: web.HTTPConflict}
 _RATE = re.compile(r"[1-9][0-9]{0,12}")
 _IDLE_S = 30.0  # A connection without a request under way, or with an incomplete head, is closed after this.
 
@@ -262,14 +263,8 @@ def _authorise(token: str | None) -> Any:
 async def _with_status(request: web.Request, handler: _Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except GoneError as error:
-        raise web.HTTPNotFound(text=str(error))
-    except BrokenError as error:
-        raise web.HTTPBadGateway(text=str(error))
-    except RefusedError as error:
-        raise web.HTTPConflict(text=str(error))
     except TransferError as error:
-        raise web.HTTPUnprocessableEntity(text=str(error))
+        raise _STATUS.get(type(error), web.HTTPUnprocessableEntity)(text=str(error))
 
 
 def _file(path: Path, what: str) -> web.StreamResponse:

@@ -72,7 +72,7 @@
 -- encoding: `delta` or `dense`.
 -- wire_bytes: Bytes that were moved.
 -- dense_bytes: Bytes of the same weights sent whole.
--- changed_elements: Elements that differ from the base.
+-- changed_elements: Elements that differ from the base. Of a tensor sent whole: all, or an estimate from a sample.
 -- total_elements: Elements of the shard.
 -- encode_ns: Time the publisher took to compare, encode and check, nanoseconds.
 -- fetch_ns: Time to fetch, nanoseconds; includes the verification if verify_ns is NULL.

@@ -8,7 +8,7 @@ from rose.transfer.errors import TransferError
 
 VALUES = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1)), max_size=200)
 STEPS = st.one_of(st.sampled_from([-1, 1]), st.integers(-(2**31), 2**31 - 1).filter(bool))
-ELEMENTS = 100_000
+CHANGES = st.tuples(st.integers(0, 400), STEPS)
 
 
 @settings(max_examples=20)
@@ -25,29 +25,39 @@ def test_any_numbers_come_back_from_their_rice_codes(values: list[int], k: int, 
 
 
 @settings(max_examples=20)
-@given(st.lists(st.tuples(st.integers(0, 400), STEPS), max_size=200), st.integers(0, 20))
-def test_any_changes_come_back(changes: list[tuple[int, int]], cut: int) -> None:
+@given(st.lists(st.lists(CHANGES, max_size=60), min_size=1, max_size=16), st.integers(0, 20))
+def test_any_groups_of_changes_come_back(groups: list[list[tuple[int, int]]], cut: int) -> None:
+    changes = [change for group in groups for change in group]
+    counts = np.array([len(group) for group in groups])
     gaps, steps = (np.array([change[of] for change in changes], np.int64) for of in (0, 1))
-    block = bitcoding.encode(ELEMENTS, gaps.astype(np.uint32), steps.astype(np.int32))
-    found = bitcoding.decode(memoryview(block), ELEMENTS, len(changes))
-    np.testing.assert_array_equal(found[0], gaps)
-    np.testing.assert_array_equal(found[1], steps)
+    block = bitcoding.encode(counts, gaps.astype(np.uint32), steps.astype(np.int32))
+    decoded = bitcoding.decode(memoryview(block), len(groups), len(changes))
+    for found, wanted in zip(decoded, (counts, gaps, steps), strict=True):
+        np.testing.assert_array_equal(found, wanted)
     for other in (block + b"\0", block[: len(block) - 1 - cut]):
         with pytest.raises(TransferError, match="encoded array has"):
-            bitcoding.decode(memoryview(other), ELEMENTS, len(changes))
+            bitcoding.decode(memoryview(other), len(groups), len(changes))
+    with pytest.raises(TransferError, match=f"senseless numbers for {len(changes) + 1} changes"):
+        bitcoding.decode(memoryview(block), len(groups), len(changes) + 1)
+
+
+def written(k: int, far_count: int, between: int) -> memoryview:
+    """Return a block of 20 changes, which has one far step."""
+    words = np.zeros(64, np.uint32)
+    end = bitcoding._write(np.array([k, 20, far_count], np.uint32), bitcoding._NUMBERS, words, 0) + 7 & ~7
+    end = bitcoding._write(np.zeros(20, np.uint32), 0, words, end + 24)
+    end = bitcoding._write(np.array([between], np.uint32), bitcoding._parameter(20, 1), words, end)
+    end = bitcoding._write(np.array([1], np.uint32), 0, words, end)
+    return memoryview(words.view(np.uint8)[: -(-end // 8)].tobytes())
 
 
 def test_what_is_said_of_changes_that_are_not_there_is_refused() -> None:
     gaps, steps = np.zeros(20, np.uint32), np.ones(20, np.int32)
-    steps[5] = 3
-    block = bitcoding.encode(ELEMENTS, gaps, steps)
-    assert block[0] == 1, "one of them moved further"
-    with pytest.raises(TransferError, match="20 changes and 21 far steps"):
-        bitcoding.decode(memoryview(b"\x15" + block[1:]), ELEMENTS, 20)
-    steps[5], steps[19] = 1, 3
-    at_19 = bitcoding.encode(ELEMENTS, gaps, steps)
-    with pytest.raises(TransferError, match="far step past its 20 changes"):
-        bitcoding.decode(memoryview(at_19[:-2] + b"\x3b" + at_19[-1:]), ELEMENTS, 20)
+    steps[19] = 3
+    assert bitcoding.encode(np.array([20]), gaps, steps) == written(0, 1, 19)
+    for k, far_count, between in ((0, 21, 19), (32, 1, 19), (0, 1, 20)):
+        with pytest.raises(TransferError, match="senseless numbers for 20 changes"):
+            bitcoding.decode(written(k, far_count, between), 1, 20)
 
 
 def test_numbers_that_nobody_wrote_do_not_lead_past_what_is_looked_at() -> None:
