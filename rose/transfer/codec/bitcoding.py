@@ -7,8 +7,6 @@ Steps of length 1 are near, longer steps are far. If over half of the steps are 
 stored. Otherwise each far step has two numbers: how many near steps come just before it, and its length - 2. Numbers
 are Rice codes, whose `k` adapts to past numbers. Bits are packed lowest first. Groups begin at whole bytes."""
 
-import threading
-
 import numpy as np
 import numpy.typing as npt
 
@@ -26,17 +24,13 @@ _NUMBERS = 3  # The first parameter for the numbers about groups.
 _FIRST = 11  # The sum of eight values for which the parameter 0 is right.
 _SHORT, _SENSELESS = -1, -2  # From `_read_all`: the block ends before its numbers, or its numbers make no sense.
 _U = np.uint64
-_own = threading.local()
 
 
 def encode(counts: Array, gaps: Words, steps: Steps) -> bytes:
     """Encode groups of changes, which follow each other in `gaps` and `steps`. `counts` has their lengths."""
-    if gaps.size > getattr(_own, "room", -1):  # Kept, because new memory takes longer to touch.
-        _own.room = 2 * gaps.size
-        _own.words = np.empty(5 * _own.room + 128, np.uint32)
     numbers = np.zeros((3, counts.size), np.uint32)
     numbers[1] = counts
-    words: Words = _own.words
+    words = np.empty(5 * gaps.size + 128, np.uint32)
     in_bytes = words.view(np.uint8)
     code = in_bytes[: _write_groups(numbers, gaps, steps, words) >> 3].tobytes()
     return in_bytes[: _write(numbers.reshape(-1), _NUMBERS, words, 0) + 7 >> 3].tobytes() + code
