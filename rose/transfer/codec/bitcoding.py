@@ -22,7 +22,7 @@ _PAIRED = 7  # Up to this parameter, `_look` returns enough bits for two codes t
 _LARGEST = 31  # Up to this parameter, `_look` returns enough bits for any code.
 _NUMBERS = 3  # The first parameter for the numbers about groups.
 _FIRST = 11  # The sum of eight values for which the parameter 0 is right.
-_SHORT, _SENSELESS = -1, -2  # From `_read_all`: the block ends before its numbers, or its numbers make no sense.
+_SHORT, _SENSELESS = -1, -2  # From `_read_groups`: the block ends before its numbers, or its numbers make no sense.
 _U = np.uint64
 
 
