@@ -154,12 +154,14 @@ def _price(
     frame = whole if run_id is None else whole.filter(charged_to(run_id))
     if run_id is not None:
         stays = list(_own_stays(stays, run_id, frame))
-    # Syncs and energy may be billed without device time.
     hours = [nanoseconds(hour) for hour in frame["hour"].unique()]
     begins = [stay.t0_ns for stay in stays] or hours
     ends = [stay.t1_ns for stay in stays] or [ns + NS_PER_HOUR for ns in hours]
     if not begins:
         raise _nothing(period, provenance, run_id)
+    # Tokens, syncs and energy may be billed without device time.
+    begins += [ns for ns in hours if ns + NS_PER_HOUR <= min(begins)]
+    ends += [ns + NS_PER_HOUR for ns in hours if ns >= max(ends)]
     return Charges(
         frame=frame,
         stays=tuple(stays),

@@ -196,6 +196,16 @@ def test_periods_partition_the_bill(root: Path, whole: charges.Charges) -> None:
     )
 
 
+def test_the_period_has_the_hours_of_all_charges(write_ledger: Any) -> None:
+    came = replace(begin()[1], device_id="e", hardware_id="e", t_ns=T0_NS - 1)
+    gone = replace(came, action="left")  # At once, so that only its turn is left.
+    root = write_ledger([*begin(), slice_(0, idle=10), came, gone, turn("t", -1, 5, device_id="e")])
+    result = charges.price(Ledger(root), BOOK)
+    assert result.from_ns == T0_NS - HOUR
+    parts = [charges.price(Ledger(root), BOOK, Period(ns, ns + HOUR)).frame for ns in (result.from_ns, T0_NS)]
+    assert pl.concat(parts).equals(result.frame)
+
+
 def test_a_period_that_cannot_be_priced_is_refused(root: Path) -> None:
     asked: list[tuple[dict[str, Any], str]] = [
         ({"period": Period(T0_NS + 24 * HOUR, T0_NS + 48 * HOUR)}, "has no provisioned device time"),
