@@ -27,6 +27,7 @@ _PROMPT_TOKENS, _TOKEN_IDS, _NEW_TOKENS = 600, (1000, 40000), 4
 _FILL_TOKENS, _CACHE_TOKENS, _BUDGET_TOKENS = 700, 4000, 1400
 _WARM_UP = 6
 _WAIT_S = 10.0
+_FILL_S = 60.0  # A slow core needs this long until rollouts hold so many tokens.
 _SAMPLE_S = 0.002
 _BUDGETS = Budgets(1 << 60, 1 << 60)
 
@@ -115,7 +116,7 @@ def _lend(host: Host, number: int) -> None:
 
 
 def _until(host: Host, number: int, met: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + _WAIT_S
+    deadline = time.monotonic() + _FILL_S
     while time.monotonic() < deadline:
         _lend(host, number)
         if met():
