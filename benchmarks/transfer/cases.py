@@ -95,7 +95,7 @@ def _taken(ways: dict[str, Way], pairs: _Pairs, rounds: int) -> dict[str, dict[s
             for array, data in zip(held, sent, strict=True):
                 way.apply(array, data)
             apply_s = time.process_time() - began_s
-            del sent  # Not while the next way is timed.
+            del sent  # Before the next way is timed, for freeing takes time too.
             assert all(np.array_equal(array, new) for array, (_, new) in zip(held, pairs, strict=True)), name
             before = taken.get(name, {}) if number > 1 else {}
             taken[name] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -111,6 +112,15 @@ def of_hours(first_ns: int, last_ns: int) -> Period:
 def of_day(day: date) -> Period:
     begin_ns = nanoseconds(datetime(day.year, day.month, day.day, tzinfo=UTC))
     return Period(begin_ns, begin_ns + NS_PER_DAY)
+
+
+def without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of the span [from, to) that no span in `taken_ns` covers."""
+    at_ns, end_ns = span_ns
+    for from_ns, to_ns in sorted([*taken_ns, (end_ns, end_ns)]):
+        if at_ns < min(from_ns, end_ns):
+            yield at_ns, min(from_ns, end_ns)
+        at_ns = max(at_ns, to_ns)
 
 
 def _next_month(begin: datetime) -> datetime:

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 
 import polars as pl
@@ -16,7 +15,7 @@ from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.store import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import NS_PER_HOUR, NothingChargedError, PricingError, nano_usd_of
-from rose.pricing.period import Period, month_at, nanoseconds
+from rose.pricing.period import Period, month_at, nanoseconds, without
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
@@ -195,10 +194,8 @@ def bill(
 
 def open_parts(period: Period, closed: Iterable[Period]) -> list[Period]:
     """Return the parts of a period that no closed period covers."""
-    ordered = sorted(closed, key=lambda one: one.from_ns)
-    ends = accumulate((one.to_ns for one in ordered), max, initial=period.from_ns)
-    begins = [*(min(one.from_ns, period.to_ns) for one in ordered), period.to_ns]
-    return [Period(end, begin) for end, begin in zip(ends, begins, strict=True) if end < begin]
+    taken = ((one.from_ns, one.to_ns) for one in closed)
+    return [Period(*gap) for gap in without((period.from_ns, period.to_ns), taken)]
 
 
 def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> Bill:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges.allocation import Allocation, SharedTime
 from rose.pricing.marginal_cost.terms import Row, Stretches
 from rose.pricing.money import NS_PER_HOUR, PricingError
-from rose.pricing.period import nanoseconds
+from rose.pricing.period import nanoseconds, without
 from rose.pricing.price_books.pricebook import PriceBook
 
 #: Columns of a file of decisions; only the last may be empty.
@@ -148,7 +148,7 @@ def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) 
     # Another, dearer class would show savings that are not real.
     for span, device_class in spans_of((row for row in decided if row["known_class"]), "let_go"):
         within_ns = max(span.from_ns, period_ns[0]), min(span.to_ns, period_ns[1])
-        for t0_ns, t1_ns in _without(within_ns, tenures.get(span.device_id, ())):
+        for t0_ns, t1_ns in without(within_ns, tenures.get(span.device_id, ())):
             unit_hours = book.device_at(device_class, "rollout", t0_ns).bought_in_hours
             end_ns = Fraction(t1_ns)
             if unit_hours is not None:
@@ -158,15 +158,6 @@ def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) 
                 price = Fraction(book.device_at(device_class, "rollout", start_ns).usd_per_hour)
                 usd += max(Fraction(0), min(end_ns, Fraction(stop_ns)) - start_ns) * price / NS_PER_HOUR
     return usd
-
-
-def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of the span [from, to) that no span in `taken_ns` covers."""
-    at_ns, end_ns = span_ns
-    for from_ns, to_ns in sorted([*taken_ns, (end_ns, end_ns)]):
-        if at_ns < min(from_ns, end_ns):
-            yield at_ns, min(from_ns, end_ns)
-        at_ns = max(at_ns, to_ns)
 
 
 def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
