@@ -246,6 +246,6 @@ def abort_status(abort: Any) -> int | None:
 
 
 def _stamp_ns(request: Any, name: str) -> int | None:
-    stamp_ns = int(float(getattr(request.time_stats, name, 0.0) or 0.0) * 1e9)
-    # Another host's clock makes a stamp meaningless.
-    return stamp_ns if 0 <= monotonic_ns() - stamp_ns < _STAMP_AGE_MAX_NS else None
+    now, stamp_ns = monotonic_ns(), int(float(getattr(request.time_stats, name, 0.0) or 0.0) * 1e9)
+    # Another core's clock may be a little ahead. Another host's clock makes a stamp meaningless.
+    return min(stamp_ns, now) if stamp_ns and abs(now - stamp_ns) < _STAMP_AGE_MAX_NS else None

@@ -81,6 +81,13 @@ def lent_engines(ledger):
     return ask(ledger, f"select action from event where {lent} order by event_time limit 3")
 
 
+def borrowed(ledger):
+    """Has the serving device made a rollout turn, and taken itself back once?"""
+    turns = "from turn where device_id = 'serving-0' and outcome = 'completed'"
+    ((both,),) = ask(ledger, f"select exists({turns}) and exists(from preemption)")
+    return both
+
+
 def kill_lent_engine(ledger):
     plan = HostPlan(config=demo([0, 1], ledger=ledger), host="local", run_id="", controller_url="")
     os.kill(described(plan.memory / "serving-0" / "page", "rollout").pid, signal.SIGKILL)
@@ -122,7 +129,8 @@ def stopped_run(tmp_path_factory, without_token):
                 without_token.append(ask_without_token(lines))
                 kill_lent_engine(ledger)
                 kill(ledger, "ray::ControllerActor", "ray::HostActor")
-            if steps >= STEPS_SEEN and not interrupted and len(lent_engines(ledger)) >= 3:
+            seen = steps >= STEPS_SEEN and len(lent_engines(ledger)) >= 3 and borrowed(ledger)
+            if seen and not interrupted:
                 interrupted = True
                 process.send_signal(signal.SIGINT)
         code = process.wait()

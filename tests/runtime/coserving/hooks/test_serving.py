@@ -191,6 +191,16 @@ def test_an_arrival_says_how_long_text_and_the_way_to_the_scheduler_took(page):
     assert len(arrivals(page)) == 1
 
 
+def test_a_server_whose_core_is_ahead_hands_over_when_serving_wants_the_device(page):
+    lend(page)
+    request = Request("r0")
+    ahead_s = monotonic_ns() / 1e9 + 5
+    request.time_stats = SimpleNamespace(created_time=ahead_s - 0.001, api_server_dispatch_time=ahead_s)
+    Serving(page).serve(request, turns=1)
+    ((arrival,), wanted) = arrivals(page), page.get(Party.SERVING, Field.FIRST_WANTED_NS)
+    assert (arrival.start_ns, arrival.aux, arrival.latency_ns) == (wanted, 0, 0)
+
+
 def test_a_request_waits_from_when_the_server_received_it(page):
     lend(page)
     scheduler = Scheduler()
