@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: A pool's returnable memory, used by the scheduler's thread between two steps.
 PoolMemory: TypeAlias = "KvPages | RemappedPages"
 _MADV_DONTNEED = 4
-CUT_WAIT_NS = 30_000_000  #: Serving's longest wait for a cut, once in a lease: some rollout layers, and the cut.
+CUT_WAIT_NS = 50_000_000  #: Serving's longest wait for a cut, once in a lease: a rollout layer, and the cut.
 _CUT_POLL_S = 0.0005
 
 
@@ -219,13 +219,14 @@ class KvPages:
         """Give free pages back to the system. Return how many bytes of memory this freed."""
         resident = self._resident_bytes()
         free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
-        for begin, end in runs(free):
-            for buffer in self._buffers:
-                row_bytes = buffer.stride(0) * buffer.element_size()
-                low = -(-(buffer.data_ptr() + begin * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
-                high = (buffer.data_ptr() + end * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
-                if high > low:
-                    self._libc.madvise(low, high - low, _MADV_DONTNEED)
+        begins, ends = np.array(runs(free), np.int64).reshape(-1, 2).T
+        for buffer in self._buffers:
+            row_bytes = buffer.stride(0) * buffer.element_size()
+            low = -(-(buffer.data_ptr() + begins * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+            high = (buffer.data_ptr() + ends * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+            whole = high > low
+            for address, length in zip(low[whole].tolist(), (high - low)[whole].tolist(), strict=True):
+                self._libc.madvise(address, length, _MADV_DONTNEED)
         return resident - self._resident_bytes()
 
     def _resident_bytes(self) -> int:
