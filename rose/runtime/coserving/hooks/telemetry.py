@@ -301,7 +301,7 @@ class ServingTelemetry(EngineTelemetry):
 
     def _note_arrival(self, request: Any) -> None:
         wanted, handed = self._page.serving_wants(), handed_ns(request)
-        if not self._begun and handed is not None and self._previous_end_ns < handed:
+        if not self._begun and handed is not None and self._previous_end_ns < min(handed, wanted):
             waited_ns, unseen_ns = (max(0, wanted - since) for since in (arrived_ns(request), handed))
             self._page.write_span(self._party, SpanRecord(Span.ARRIVAL, wanted, wanted, waited_ns, unseen_ns))
 
