@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from streamlit.testing.v1 import AppTest
 
 from dashboard import escape
+from rose.terminal import visible
 from tests.dashboard.conftest import unescaped
 
 #: What would be an image, a link, a formula, a heading, HTML, a colour or an icon.
@@ -49,8 +50,8 @@ def test_no_character_of_a_ledger_means_anything_to_markdown(text: str) -> None:
 
 @given(st.text())
 def test_text_is_shown_as_it_is(text: str) -> None:
-    printable = "".join(character for character in text if character.isprintable() and character != "\u2060")
-    assert unescaped(escape.markdown(printable)) == printable
+    shown = "".join(character for character in text if visible(character) == character)
+    assert unescaped(escape.markdown(shown)) == shown
 
 
 @pytest.mark.parametrize("text", HOSTILE)

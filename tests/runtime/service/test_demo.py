@@ -199,7 +199,9 @@ def test_every_step_was_played_on_versions_that_are_new_enough(stopped_run):
     assert steps == list(range(len(steps)))
     assert {step for step, _, _ in turns} >= set(steps)
     assert min(version - (step - staleness_max) for step, _, version in turns) >= 0
-    assert {(device_id, version) for _, device_id, version in turns} <= set(syncs)
+    # Only the host actor that was killed may have had no time to record a version, at most one of each device.
+    unrecorded = {(device_id, version) for _, device_id, version in turns} - set(syncs)
+    assert len(unrecorded) == len({device_id for device_id, _ in unrecorded})
     for device in {device_id for device_id, _ in syncs}:
         versions = [version for device_id, version in syncs if device_id == device]
         assert versions == sorted(versions)
