@@ -300,10 +300,11 @@ class ServingTelemetry(EngineTelemetry):
             self._measure(batch, *self._begun[number])
 
     def _note_arrival(self, request: Any) -> None:
-        wanted, handed = self._page.serving_wants(), handed_ns(request)
-        if not self._begun and handed is not None and self._previous_end_ns < min(handed, wanted):
-            waited_ns, unseen_ns = (max(0, wanted - since) for since in (arrived_ns(request), handed))
-            self._page.write_span(self._party, SpanRecord(Span.ARRIVAL, wanted, wanted, waited_ns, unseen_ns))
+        wish_ns, handover_ns = self._page.serving_wants(), handed_ns(request)
+        if not self._begun and handover_ns is not None and self._previous_end_ns < min(handover_ns, wish_ns):
+            since_arrival_ns, since_handover_ns = (max(0, wish_ns - at) for at in (arrived_ns(request), handover_ns))
+            span = SpanRecord(Span.ARRIVAL, wish_ns, wish_ns, since_arrival_ns, since_handover_ns)
+            self._page.write_span(self._party, span)
 
     def end(self, number: int, batch: Any) -> None:
         super().end(number, batch)
