@@ -205,7 +205,7 @@ class Sync(Event):
     pause_ns: DurationNs | None = None  # Copy in while the engine stands still.
     acknowledge_ns: DurationNs | None = None  # Last phase: hash the result.
     total_ns: DurationNs
-    source: str  # "trainer", "relay", "object store", or "audit" for drift.
+    source: str  # "trainer", "relay", "object store", "unknown", or "audit" for drift.
     route: str  # The priced route: "loopback", "intra-zone", "inter-region", "internet".
     step: Count | None = None
     sha256: str | None = None

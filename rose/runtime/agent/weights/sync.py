@@ -71,9 +71,16 @@ class HeldRecord:
             raise TransferError(f"{self._staging} cannot be written ({error.strerror}): make room")
 
     def confirm(self, version: int) -> None:
+        """Record that the engine holds the announced version. Until `recorded`, its sync may not be in the ledger."""
         for stale in self._staging.glob("held-*.json"):
             stale.unlink()
-        self._next.replace(self._path(version))
+        self._path(version).hardlink_to(self._next)
+
+    def recorded(self) -> None:
+        self._next.unlink(missing_ok=True)
+
+    def is_recorded(self, version: int) -> bool:
+        return not (self._next.exists() and self._next.samefile(self._path(version)))
 
     def manifest(self, version: int) -> Manifest:
         return Manifest.from_bytes(self._path(version).read_bytes())
@@ -187,6 +194,7 @@ class EngineSync:
         self._asked: Target | None = None  #: The last target, and the last target of the engine's run.
         self._held_from: Target | None = None
         self.origin_knows = False
+        self.unrecorded: Sync | None = None  #: The sync that the former agent of a taken-over engine did not record.
         self._why_no_base: str | None = None  # Why the running sync fetches all weights.
         self._moved_bytes = 0
         self._phases = Phases(engine, staging)
@@ -222,11 +230,15 @@ class EngineSync:
         how often the engine's weights were changed; after 0 swaps it still has its checkpoint."""
         if swaps == 0:
             return None  # It is at its checkpoint, as a newly started engine is.
+        began = monotonic_ns()
         reason: str | None = "its weights are not on record"
         try:
             with self._phases.turn():
                 for manifest in self._record.candidates():
                     if (reason := self._confirm(manifest)) is None:
+                        if not self._record.is_recorded(manifest.version):
+                            found = self._found(Target(*self.held, ""), began)
+                            self.unrecorded = replace(found, source="unknown")
                         break
         except (OSError, TransferError) as error:
             return f"it is not possible to find out which weights it holds: {error}"
@@ -241,6 +253,10 @@ class EngineSync:
         event = self._checked(lambda held: self._drift(held, gives_way))
         self._note(looked_ns=monotonic_ns())
         return event
+
+    def recorded(self) -> None:
+        """Note that the sync to the held version is in the ledger."""
+        self._record.recorded()
 
     def acknowledge(self) -> Sync | None:
         """Tell the origin which weights the engine holds, unless it was told already. Return an event if the origin's
@@ -297,15 +313,18 @@ class EngineSync:
             self._note(trusted=False)
             reasons.append(str(error))
         if base is not None and self.held == (target.run_id, target.version):
-            # The engine started from a checkpoint that is this version.
-            sha256 = self._record.manifest(self.version).weights_sha256
-            return replace(self._event(target, began, base, None), ok=True, sha256=sha256)
+            return self._found(target, began)  # The engine started from a checkpoint that is this version.
         for have in dict.fromkeys((base, None)):
             try:
                 return self._try(target, have, began)
             except TransferError as error:
                 reasons.append(str(error))
         return self._missed(target, began, base, have, "; then with all weights in place of changes: ".join(reasons))
+
+    def _found(self, target: Target, began: int) -> Sync:
+        """Return the event of an engine that is at the target's version already."""
+        sha256 = self._record.manifest(target.version).weights_sha256
+        return replace(self._event(target, began, target.version, None), ok=True, sha256=sha256)
 
     def _missed(self, target: Target, began: int, base: int | None, have: int | None, reason: str) -> Sync:
         if not self.standing.trusted:

@@ -99,6 +99,7 @@ def take_up(engine, tmp_path):
 def held(engine, server):
     sync = sync_of(engine)
     assert sync.bring(Target("a", 1, server.url)).ok
+    sync.recorded()
 
 
 @pytest.mark.usefixtures("held")

@@ -4,8 +4,10 @@ import threading
 import pytest
 import torch
 
+from rose.clock import monotonic_ns
 from rose.runtime.agent.succession import recorded_run
 from rose.runtime.agent.weights.sync import Target
+from rose.runtime.agent.weights.weight_keeper import WeightKeeper
 from rose.runtime.coserving.page import Field, Party
 from rose.runtime.coserving.questions import parse_question
 from rose.transfer.wire.receiver import Receiver
@@ -137,6 +139,40 @@ def test_an_agent_that_is_killed_around_the_swap_loses_no_engine(engine, urls, t
     assert sync.audit() is None
     assert recorded_run(engine.staging) == sync.run_id
     assert bring(sync, urls, "two", 1).ok
+
+
+def recorded_syncs(sync):
+    """Return what a keeper records of an engine that has no target."""
+    events = []
+    told = {"coming": lambda _: None, "take_out": events.append, "record": lambda event, **_: events.append(event)}
+    keeper = WeightKeeper("d0", lambda: sync, 0.0, **told)
+    for _ in range(2):
+        keeper.look(monotonic_ns())
+    return [(event.ok, event.rl_run_id, event.policy_version, event.base_version, event.wire_bytes) for event in events]
+
+
+def test_a_version_that_was_swapped_in_is_recorded_once_whenever_its_agent_was_killed(engine, urls):
+    found = [(True, "one", 1, 1, 0)]
+
+    def successor():
+        sync = sync_of(engine)
+        assert sync.take_over(swaps(engine)) is None
+        return sync
+
+    sync = begun(engine, urls)
+    sync.recorded()
+    assert recorded_syncs(successor()) == []
+    # The agent is killed before it records the event. So is its first successor.
+    assert bring(sync, urls, "one", 1).ok
+    successor()
+    again = successor()
+    assert recorded_syncs(again) == found
+    assert recorded_syncs(successor()) == []
+    # A version that the engine never got is not recorded.
+    engine.post, post = (lambda _, body: [False] if "commit" in body["rid"] else post(_, body)), engine.post
+    assert not bring(again, urls, "one", 0).ok
+    engine.post = post
+    assert recorded_syncs(successor()) == []
 
 
 @pytest.mark.parametrize("verb", ["prepare", "commit"])

@@ -39,6 +39,7 @@ class Engine:
     """Takes a target unless a test says why not; `gate` holds it up meanwhile."""
 
     standing = Standing(held=False, trusted=True, looked_ns=0)
+    unrecorded = None
 
     def __init__(self):
         self.held, self.asked, self.refused, self.located = ("", 0), [], {}, []
@@ -55,6 +56,9 @@ class Engine:
 
     def locate(self, target):
         self.located.append(target)
+
+    def recorded(self):
+        pass
 
     def acknowledge(self):
         return None
