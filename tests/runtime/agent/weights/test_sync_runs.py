@@ -57,6 +57,7 @@ def begun(engine, urls):
     corrupt(engine, "model.norm.weight")
     sync = sync_of(engine)
     assert bring(sync, urls, "one", 0).ok
+    sync.recorded()
     assert swaps(engine) == 1
     return sync
 
@@ -160,7 +161,6 @@ def test_a_version_that_was_swapped_in_is_recorded_once_whenever_its_agent_was_k
         return sync
 
     sync = begun(engine, urls)
-    sync.recorded()
     assert recorded_syncs(successor()) == []
     # The agent is killed before it records the event. So is its first successor.
     assert bring(sync, urls, "one", 1).ok
