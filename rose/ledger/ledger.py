@@ -73,7 +73,7 @@ class Ledger:
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Return the exclusive lock `name` of this ledger. Raises LockError if the file system refuses locks."""
-        return layout.locked(self.folder / "locks" / f".{name}.lock")  # No writer's name begins with a dot.
+        return layout.locked(layout.lock_file(self.folder, name))
 
     def record_in_books(self, action: str, detail: Mapping[str, Any], at_us: int, event_id: str | None = None) -> None:
         """Write an event of price books, budgets or closes to disk. The caller must hold the lock named "closing"."""

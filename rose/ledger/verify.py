@@ -293,7 +293,7 @@ def faulty_events(root: Path | str, limit: int = _NAMED_MAX) -> tuple[int, list[
 def view_faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
     begun_s = time.monotonic()
     while True:
-        retry_s = _WHILE_PARTS_MOVE_S if layout.parts_are_moving(root) else _RETRY_S
+        retry_s = _WHILE_PARTS_MOVE_S if layout.is_locked(layout.lock_file(root, layout.PARTS_LOCK)) else _RETRY_S
         try:
             path = root / layout.CATALOG
             kind = f"views {seen.facts(path, 'sha256', examine.sha256_of)} {catalog.made_of(root)}"

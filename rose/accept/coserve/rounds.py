@@ -199,10 +199,6 @@ def mean_tpot_ms(one: Round) -> float:
     return statistics.fmean(values_ms([one], LATENCIES["TPOT"]))
 
 
-def _ttft_p99_ms(one: Round) -> float:
-    return quantile(values_ms([one], LATENCIES["TTFT"]), 0.99)
-
-
 def claim_never_empty(report: Report, rounds: Mapping[str, Sequence[Round]], budgets: Budgets, load: str) -> None:
     if ROSE_SLACK in rounds:
         slack, solo = (sum(over_budget(one, budgets) for one in rounds[name]) for name in (ROSE_SLACK, SOLO))
@@ -212,7 +208,8 @@ def claim_never_empty(report: Report, rounds: Mapping[str, Sequence[Round]], bud
         report.claim(f"{load}: mean TPOT, rose / solo", stretch, "x", 1.3, "lower")
     if ROSE in rounds and not report.quick:
         # By round, because a machine's own speed may change between rounds.
-        pairs_ms = zip(*([_ttft_p99_ms(one) for one in rounds[name]] for name in (ROSE, SOLO)), strict=True)
+        ttfts_ms = ([values_ms([one], LATENCIES["TTFT"]) for one in rounds[name]] for name in (ROSE, SOLO))
+        pairs_ms = zip(*([quantile(values, 0.99) for values in by_round] for by_round in ttfts_ms), strict=True)
         later_ms = statistics.median(lent - _TTFT_RATIO * alone for lent, alone in pairs_ms)
         report.claim(f"{load}: TTFT p99, rose less {_TTFT_RATIO} solo", later_ms, "ms", _TTFT_MARGIN_MS, "lower")
     if tokens := ratios(rounds, ROSE_SLACK, SHARE_ALL, lambda one: one.tokens_per_s):

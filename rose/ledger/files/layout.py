@@ -24,7 +24,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -46,8 +46,8 @@ MANIFEST_NAME = re.compile(r"(?P<first>\d{6,})-(?P<last>\d{6,})\.json")
 #: Files that an interrupted command leaves. No view reads them, and the next command removes them.
 LEFTOVER_NAME = re.compile(r"\..+\.(tmp|gone)")
 
-#: No writer's name begins with a dot. DuckDB takes the characters for a pattern, so no ledger's path may have one.
-_PARTS_LOCK = ".parts.lock"
+PARTS_LOCK = "parts"  # Held while files move to another part.
+#: DuckDB takes these characters for a pattern, so no ledger's path may have one.
 _PATTERN_CHARACTERS = set("*?[],")
 _FILES_SHORT = "this process may open too few files, and nothing is damaged: raise `ulimit -n`"
 
@@ -264,12 +264,8 @@ def sync_folder(folder: Path) -> None:
     sync_file(folder)
 
 
-def moving_parts(root: Path) -> AbstractContextManager[None]:
-    return locked(root / "locks" / _PARTS_LOCK)
-
-
-def parts_are_moving(root: Path) -> bool:
-    return is_locked(root / "locks" / _PARTS_LOCK)
+def lock_file(root: Path, name: str) -> Path:
+    return root / "locks" / f".{name}.lock"  # No writer's name begins with a dot.
 
 
 def is_locked(path: Path) -> bool:

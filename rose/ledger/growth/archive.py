@@ -112,7 +112,7 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
     done = Archived(url=store.url(), deleted=delete)
     with layout.refusals(f"cannot archive {ledger.folder}"):
         with LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
-            with layout.moving_parts(ledger.folder):
+            with ledger.lock(layout.PARTS_LOCK):
                 merged = [part for parts in ledger.parts.values() for part in parts if part.state == "compacted"]
                 newest_us = {part: layout.read_manifest(ledger.folder, part)[0]["at_us_max"] for part in merged}
                 due = [part for part in merged if newest_us[part] is not None and newest_us[part] < before_us]
@@ -125,7 +125,7 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
                         raise
         if delete:
             catalog.refresh(ledger.folder)
-            with layout.moving_parts(ledger.folder):
+            with ledger.lock(layout.PARTS_LOCK):
                 for writer in layout.writers(ledger.folder):
                     compaction.remove_archived(ledger, writer, grace_s)
     return done
@@ -155,7 +155,7 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
             detail = _detail(part, manifest, manifest_content, store.url(name))
             if detail["manifest_sha256"] not in own:
                 raise LedgerError(f"{part.manifest} was changed. Run `rose ledger verify`")
-            with layout.moving_parts(ledger.folder):
+            with ledger.lock(layout.PARTS_LOCK):
                 layout.make_folder((ledger.folder / name).parent)
                 layout.write_file(ledger.folder / name, content)
                 _record(log, expected.RESTORED_ACTION, detail)
@@ -261,7 +261,7 @@ class _Archiving:
                 store.remove(f"{home}/{name}")
 
     def _move_out(self, part: Part, detail: dict[str, Any]) -> None:
-        with layout.moving_parts(self._ledger.folder):
+        with self._ledger.lock(layout.PARTS_LOCK):
             if part not in layout.parts(self._ledger.folder, part.writer):
                 raise FileNotFoundError(part.pattern)
             _record(self._log, expected.ARCHIVED_ACTION, {**detail, "deleted": True})

@@ -41,7 +41,7 @@ def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
     with (
         layout.refusals(f"cannot compact {ledger.folder}"),
         LedgerWriter.open(ledger.folder, COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log,
-        layout.moving_parts(ledger.folder),
+        ledger.lock(layout.PARTS_LOCK),
     ):
         for writer in layout.writers(ledger.folder):
             try:

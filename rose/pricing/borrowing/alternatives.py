@@ -155,12 +155,6 @@ class _Need:
         return replace(way, bought=replace(whole, hours=hours, fleet=whole))
 
 
-def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Fraction:
-    """[D] Return the share of a spot device's time that is of use: 1 - interruptions_per_hour * age_s / 3600. An
-    interruption loses a turn's work, `age_s` seconds on average. If the result is 0 or less, no work finishes."""
-    return 1 - interruptions_per_hour * age_s / 3600
-
-
 def _market(
     device_class: str,
     hours: Fraction | None,
@@ -210,7 +204,8 @@ def _device_hours(
         return hours, None
     if age_s is None:
         return None, "not enough data: no turn was completed, so the loss of an interruption is unknown"
-    share = spot_useful_share(Fraction(offer.interruptions_per_hour), age_s)
+    # [D] The share of a spot device's time that is of use: an interruption loses a turn's work, on average `age_s`.
+    share = 1 - Fraction(offer.interruptions_per_hour) * age_s / 3600
     if share <= 0:
         return None, f"no work would finish: {offer.interruptions_per_hour} interruptions an hour end every turn"
     return hours / share, None

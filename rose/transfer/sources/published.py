@@ -80,10 +80,7 @@ def _one_name(tensors: Mapping[str, RankTensor], model: Mapping[str, RankTensor]
             raise TransferError(f"tensor {head!r} is not in the checkpoint, and no embedding there has its shape")
         embedding = kept.setdefault(names[0], tensor)
         for region in tensor.boxes.keys() & embedding.boxes.keys():
-            if not _same_bits(elements(tensor.boxes[region]), elements(embedding.boxes[region])):
+            left, right = elements(tensor.boxes[region]), elements(embedding.boxes[region])
+            if left.dtype != right.dtype or not torch.equal(integers(left), integers(right)):
                 raise TransferError(f"{head!r} differs from {names[0]!r} at {region}: tie them, as the checkpoint does")
     return kept
-
-
-def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return left.dtype == right.dtype and torch.equal(integers(left), integers(right))

@@ -187,6 +187,7 @@ class EngineSync:
         self._engine = engine
         self._staging = staging
         self._record = HeldRecord(staging)
+        self.recorded = self._record.recorded  #: To be called when the sync to the held version is in the ledger.
         self._device_id = device_id
         self._via = via
         self.held: tuple[str, int] = ("", 0)  #: (run, version). This is one value, because another thread reads it.
@@ -230,15 +231,13 @@ class EngineSync:
         how often the engine's weights were changed; after 0 swaps it still has its checkpoint."""
         if swaps == 0:
             return None  # It is at its checkpoint, as a newly started engine is.
-        began = monotonic_ns()
         reason: str | None = "its weights are not on record"
         try:
             with self._phases.turn():
                 for manifest in self._record.candidates():
                     if (reason := self._confirm(manifest)) is None:
-                        if not self._record.is_recorded(manifest.version):
-                            found = self._found(Target(*self.held, ""), began)
-                            self.unrecorded = replace(found, source="unknown")
+                        found = replace(self._found(Target(*self.held, ""), monotonic_ns()), source="unknown")
+                        self.unrecorded = None if self._record.is_recorded(manifest.version) else found
                         break
         except (OSError, TransferError) as error:
             return f"it is not possible to find out which weights it holds: {error}"
@@ -253,10 +252,6 @@ class EngineSync:
         event = self._checked(lambda held: self._drift(held, gives_way))
         self._note(looked_ns=monotonic_ns())
         return event
-
-    def recorded(self) -> None:
-        """Note that the sync to the held version is in the ledger."""
-        self._record.recorded()
 
     def acknowledge(self) -> Sync | None:
         """Tell the origin which weights the engine holds, unless it was told already. Return an event if the origin's
