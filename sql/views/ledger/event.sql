@@ -81,9 +81,9 @@
 -- pause_ns: Time in which the engine stood still, nanoseconds.
 -- acknowledge_ns: Time to hash what the engine then held, nanoseconds.
 -- total_ns: The whole time, nanoseconds.
--- source: Where the bytes came from (`trainer`, `relay`, `object store`, `unknown`; `audit`: none came); for power, how it
---     was read (`nvml-energy`, `nvml-power`, `rapl`, `not measured`); for a serving request, who measured it (`engine`;
---     NULL: its `client`).
+-- source: Where the bytes came from (`trainer`, `relay`, `object store`, `unknown`; `audit`: none came); for power, how
+--     it was read (`nvml-energy`, `nvml-power`, `rapl`, `not measured`); for a serving request, who measured it
+--     (`engine`; NULL: its `client`).
 -- route: The priced route: `loopback`, `intra-zone`, `inter-region` or `internet`.
 -- sha256: SHA-256 of the result, in hexadecimal.
 -- group_id: The group: trajectories from one starting state, compared with one another.

@@ -5,8 +5,8 @@
 -- policy_version: The version that the engine was to reach, or to hold.
 -- rl_run_id: The RL run whose version it is; `run_id` if none is named.
 -- source: Where the bytes came from: `trainer`, `relay` or `object store`; `audit` if weights that an engine held were
---     found to have changed, and no bytes came; `unknown` if the host's agent was killed before it recorded the sync, and
---     the next agent found the version in the engine.
+--     found to have changed, and no bytes came; `unknown` if the host's agent was killed before it recorded the sync,
+--     and the next agent found the version in the engine.
 CREATE OR REPLACE VIEW sync AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

@@ -47,7 +47,8 @@ class TakenUp:
 
     def bring(self, url):
         self.aim(url)
-        until(lambda: self.syncs)
+        # Told the origin too: from then on the agent's own thread changes nothing until a drift is found.
+        until(lambda: self.syncs and self.sync.origin_knows)
         assert self.sync.held == ("a", 1)
 
     def drift(self):
