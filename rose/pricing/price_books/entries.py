@@ -109,8 +109,7 @@ class Entry(BaseModel):
     @property
     def key(self) -> tuple[str, ...]:
         """Return what the entry prices, such as a device class. Entries with the same key must not overlap in time."""
-        named = (getattr(self, field) for field in self.key_fields)
-        return tuple(value for value in named if value is not None)
+        return tuple(value for field in self.key_fields if (value := getattr(self, field)) is not None)
 
 
 class Dated(Entry):

@@ -320,8 +320,7 @@ class DeviceAgent:
             return Reason("ledger_away", leasing.failure)
         with self._lock:
             facts = self._facts(leasing.state)
-        wanted = facts.wanted_ns > 0 and not facts.state.in_force
-        return refusal(facts, monotonic_ns()) if wanted else None
+        return refusal(facts, monotonic_ns()) if facts.wanted_ns > 0 and not facts.state.in_force else None
 
     def _facts(self, state: LeaseState) -> LeaseFacts:
         assert self._leasing is not None

@@ -66,8 +66,7 @@ class SchedulerView:
     def running(self) -> list[Any]:
         scheduler = self._scheduler
         chunked = [] if scheduler.chunked_req is None else [scheduler.chunked_req]
-        inflight = {*scheduler.collect_inflight_reqs(), *chunked}
-        return [request for request in inflight if not request.finished()]
+        return [request for request in {*scheduler.collect_inflight_reqs(), *chunked} if not request.finished()]
 
     @property
     def has_work(self) -> bool:

@@ -264,8 +264,7 @@ class HostRunner:
         return "; ".join([*progress.problems.values(), *filter(None, [progress.stopped])]) or None
 
     def _jobs(self) -> list[jobs.Job]:
-        archive = {} if self._forwarder is not None else self.plan.config.archive.model_dump()
-        return jobs.ledger_jobs(**archive)
+        return jobs.ledger_jobs(**({} if self._forwarder is not None else self.plan.config.archive.model_dump()))
 
     def _say_failed(self, run: jobs.JobRun) -> None:
         if run.status == "failed":

@@ -80,8 +80,7 @@ def prepare(
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-prepare") as pool:
         done = dict(zip(regions, pool.map(one, regions), strict=True))
     fingerprints = {name: number for name, (_, number) in done.items() if number is not None}
-    patches = {name: patch for name, (patch, _) in done.items()}
-    return Prepared(staged, current, patches, fingerprints)
+    return Prepared(staged, current, {name: patch for name, (patch, _) in done.items()}, fingerprints)
 
 
 @dataclass(eq=False)

@@ -100,16 +100,19 @@ def kill(ledger, *texts):
             victims[0].kill()
 
 
-@pytest.fixture(scope="module")
-def without_token():
-    return []
-
-
-def ask_without_token(lines):
-    (address,) = re.findall(r"joining Ray at (\S+)", "".join(lines))
+def ask_without_token(address):
     program = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": "/tmp"}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", program], env=environment, **pipes)
+
+
+@pytest.fixture(scope="module")
+def without_token():
+    asked = []
+    yield asked
+    for process in asked:
+        process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +125,10 @@ def stopped_run(tmp_path_factory, without_token):
     try:
         for line in process.stdout:
             lines.append(line)
+            without_token += map(ask_without_token, re.findall(r"joining Ray at (\S+)", line))
             step = re.search(r"step (\d+)/50:", line)
             steps = int(step[1]) if step else 0
             if steps == 1:
-                without_token.append(ask_without_token(lines))
                 kill_lent_engine(ledger)
                 kill(ledger, "ray::ControllerActor", "ray::HostActor")
             if steps >= STEPS_SEEN and not interrupted and len(lent_engines(ledger)) >= 3 and lent(ledger):
@@ -167,9 +170,10 @@ def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(stopped_
 
 
 def test_whoever_has_no_token_of_its_ray_runs_nothing_there(stopped_run, without_token):
-    (done,) = without_token
-    assert done.returncode != 0
-    assert "token" in done.stderr.lower()
+    (asked,) = without_token
+    _, error = asked.communicate()
+    assert asked.returncode != 0
+    assert "token" in error.lower()
 
 
 def test_its_ledger_is_whole(stopped_run):

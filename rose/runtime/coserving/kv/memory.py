@@ -14,6 +14,7 @@ from rose.runtime.coserving.kv.activation import Activation
 from rose.runtime.coserving.kv.kv_blocks import runs
 from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party
 from rose.runtime.coserving.scheduler import SchedulerView
+from rose.runtime.platform import placement
 from rose.runtime.policy.kv import retraction_order, under_pressure
 from rose.runtime.policy.policies import Policy, numbered
 from rose.runtime.policy.slack import LeaseTerms
@@ -92,8 +93,13 @@ class KvGuard:
         before = self.budget_tokens
         after = before // 2
         self._cut_lease, self._cut_tokens, self.budget_tokens = lease.number, after, after
-        requests, kept = self._retract_until(after, after)
-        returned = self._give_back(after)
+        # If serving stops waiting before the end, the idle class would leave the rest undone until serving rests.
+        idle_threads = placement.leave_idle_class()
+        try:
+            requests, kept = self._retract_until(after, after)
+            returned = self._give_back(after)
+        finally:
+            placement.enter_idle_class(idle_threads)
         self._page.set(Party.ROLLOUT, Field.KV_TOKENS_USED, self._view.kv_tokens_used())
         self._cuts += 1
         done = monotonic_ns()

@@ -1,3 +1,4 @@
+import os
 from types import SimpleNamespace
 
 import psutil
@@ -68,6 +69,21 @@ def test_a_cut_is_timed_from_when_serving_was_pressed_and_is_rollouts_time(page)
     cut = page.cut()
     assert cut.took_ns == cut.at_ns - pressed_ns
     assert page.get(Party.ROLLOUT, Field.WORKED_NS) > 0
+
+
+def test_a_cut_is_finished_even_if_serving_computes_again(page, monkeypatch):
+    view, classes = View({"r0": 600}), []
+    evict = view.evict
+    monkeypatch.setattr(view, "evict", lambda count: classes.append(os.sched_getscheduler(0)) or evict(count))
+    say(page, serving=350, view=view)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        KvGuard(page, view, PoolMemory()).enforce(lease(800), ROSE, monotonic_ns())
+        classes.append(os.sched_getscheduler(0))
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    assert page.cut().count == 1
+    assert classes == [os.SCHED_OTHER, os.SCHED_IDLE]
 
 
 def test_what_will_never_fit_goes_elsewhere(page):
