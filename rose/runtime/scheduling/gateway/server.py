@@ -176,8 +176,7 @@ class Gateway:
                 return failure(401, str(error))
             if not any(map(token.may, needed)):
                 lacks = " or ".join(needed)
-                why = f"token {token.name!r} lacks the scope {lacks}: the token has {token.described}"
-                return failure(403, why)
+                return failure(403, f"token {token.name!r} lacks the scope {lacks}: the token has {token.described}")
             scope["state"][TOKEN] = token
         return None
 
