@@ -125,7 +125,9 @@ def stopped_run(tmp_path_factory, without_token):
     try:
         for line in process.stdout:
             lines.append(line)
-            without_token += map(ask_without_token, re.findall(r"joining Ray at (\S+)", line))
+            # The end of the demo joins Ray again.
+            if (joined := re.search(r"joining Ray at (\S+)", line)) is not None and not without_token:
+                without_token.append(ask_without_token(joined[1]))
             step = re.search(r"step (\d+)/50:", line)
             steps = int(step[1]) if step else 0
             if steps == 1:
