@@ -98,7 +98,7 @@ def test_the_catalog_of_parts_that_are_being_moved_is_waited_for(late):
     held = threading.Event()
 
     def move():
-        with layout.moving_parts(late):
+        with layout.locked(layout.lock_file(late, layout.PARTS_LOCK)):
             held.set()
             time.sleep(0.5)
             catalog.refresh(late)

@@ -46,7 +46,8 @@ def test_a_folder_is_mapped_and_not_read(tmp_path: Path) -> None:
     before = _own_kib()
     tensors = Checkpoint(folder).tensors
     mapped = [elements(source) for given in tensors.values() for source in given.boxes.values()]
-    assert sum(int(integers(tensor).sum()) for tensor in mapped) == 0
+    # A sum would make a wider copy of all elements.
+    assert sum(int(integers(tensor).count_nonzero()) for tensor in mapped) == 0
     assert _own_kib() - before < 16 << 10
     assert sum(tensor.nbytes for tensor in mapped) == 64 << 20
 
