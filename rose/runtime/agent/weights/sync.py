@@ -71,12 +71,12 @@ class HeldRecord:
             raise TransferError(f"{self._staging} cannot be written ({error.strerror}): make room")
 
     def confirm(self, version: int) -> None:
-        """Record that the engine holds the announced version. Until `recorded`, its sync may not be in the ledger."""
+        """Record that the engine holds the announced version. The ledger may lack its sync until `note_recorded`."""
         for stale in self._staging.glob("held-*.json"):
             stale.unlink()
         self._path(version).hardlink_to(self._next)
 
-    def recorded(self) -> None:
+    def note_recorded(self) -> None:
         self._next.unlink(missing_ok=True)
 
     def is_recorded(self, version: int) -> bool:
@@ -187,7 +187,7 @@ class EngineSync:
         self._engine = engine
         self._staging = staging
         self._record = HeldRecord(staging)
-        self.recorded = self._record.recorded  #: To be called when the sync to the held version is in the ledger.
+        self.note_recorded = self._record.note_recorded  #: To call when the sync is in the ledger.
         self._device_id = device_id
         self._via = via
         self.held: tuple[str, int] = ("", 0)  #: (run, version). This is one value, because another thread reads it.
@@ -195,7 +195,7 @@ class EngineSync:
         self._asked: Target | None = None  #: The last target, and the last target of the engine's run.
         self._held_from: Target | None = None
         self.origin_knows = False
-        self.unrecorded: Sync | None = None  #: The sync that the former agent of a taken-over engine did not record.
+        self.missing_sync: Sync | None = None  #: The sync that the former agent of a taken-over engine did not record.
         self._why_no_base: str | None = None  # Why the running sync fetches all weights.
         self._moved_bytes = 0
         self._phases = Phases(engine, staging)
@@ -237,7 +237,7 @@ class EngineSync:
                 for manifest in self._record.candidates():
                     if (reason := self._confirm(manifest)) is None:
                         found = replace(self._found(Target(*self.held, ""), monotonic_ns()), source="unknown")
-                        self.unrecorded = None if self._record.is_recorded(manifest.version) else found
+                        self.missing_sync = None if self._record.is_recorded(manifest.version) else found
                         break
         except (OSError, TransferError) as error:
             return f"it is not possible to find out which weights it holds: {error}"

@@ -74,7 +74,7 @@ class WeightKeeper:
         sync, target = self._engine(), self._newest
         if sync is not self._sync:
             self._sync, self._located, self._missed, self._taken_out = sync, None, None, False
-            if sync is not None and (event := sync.unrecorded) is not None:
+            if sync is not None and (event := sync.missing_sync) is not None:
                 self._record_and_tell(sync, event)
         if sync is None:
             return False
@@ -118,7 +118,7 @@ class WeightKeeper:
     def _record_and_tell(self, sync: EngineSync, event: Sync) -> None:
         """Record a sync, and only then tell the origin, which may not answer: turns may use the version already."""
         self._record(event)
-        sync.recorded()
+        sync.note_recorded()
         if not self._stopping and (drift := sync.acknowledge()) is not None and not self._stopping:
             self._found(drift)
 

@@ -100,7 +100,7 @@ def take_up(engine, tmp_path):
 def held(engine, server):
     sync = sync_of(engine)
     assert sync.bring(Target("a", 1, server.url)).ok
-    sync.recorded()
+    sync.note_recorded()
 
 
 @pytest.mark.usefixtures("held")

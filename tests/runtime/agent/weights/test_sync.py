@@ -97,7 +97,7 @@ def test_what_a_sync_left_that_ended_with_its_agent_is_used_by_the_next_or_remov
     event = sync.bring(Target("", 2, server.url))
     assert (event.ok, event.base_version, event.wire_bytes) == (True, 0, 0), event.reason
     assert sorted(set(staged)) == [wanted.folder, engine.staging / "partial", engine.staging / "v2"]
-    sync.recorded()
+    sync.note_recorded()
     assert sorted(path.name for path in engine.staging.iterdir()) == ["held-2.json", "partial"]
 
 

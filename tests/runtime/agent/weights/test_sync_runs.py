@@ -57,7 +57,7 @@ def begun(engine, urls):
     corrupt(engine, "model.norm.weight")
     sync = sync_of(engine)
     assert bring(sync, urls, "one", 0).ok
-    sync.recorded()
+    sync.note_recorded()
     assert swaps(engine) == 1
     return sync
 

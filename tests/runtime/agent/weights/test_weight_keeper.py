@@ -39,7 +39,7 @@ class Engine:
     """Takes a target unless a test says why not; `gate` holds it up meanwhile."""
 
     standing = Standing(held=False, trusted=True, looked_ns=0)
-    unrecorded = None
+    missing_sync = None
 
     def __init__(self):
         self.held, self.asked, self.refused, self.located = ("", 0), [], {}, []
@@ -57,7 +57,7 @@ class Engine:
     def locate(self, target):
         self.located.append(target)
 
-    def recorded(self):
+    def note_recorded(self):
         pass
 
     def acknowledge(self):
