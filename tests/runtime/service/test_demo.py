@@ -109,9 +109,9 @@ def ask_without_token(address):
 
 @pytest.fixture(scope="module")
 def without_token():
-    asked = []
-    yield asked
-    for process in asked:
+    processes = []
+    yield processes
+    for process in processes:
         process.kill()
 
 
@@ -172,9 +172,9 @@ def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(stopped_
 
 
 def test_whoever_has_no_token_of_its_ray_runs_nothing_there(stopped_run, without_token):
-    (asked,) = without_token
-    _, error = asked.communicate()
-    assert asked.returncode != 0
+    (process,) = without_token
+    _, error = process.communicate()
+    assert process.returncode != 0
     assert "token" in error.lower()
 
 

@@ -145,8 +145,8 @@ def test_an_agent_that_is_killed_around_the_swap_loses_no_engine(engine, urls, t
 def recorded_syncs(sync):
     """Return what a keeper records of an engine that has no target."""
     events = []
-    told = {"coming": lambda _: None, "take_out": events.append, "record": lambda event, **_: events.append(event)}
-    keeper = WeightKeeper("d0", lambda: sync, 0.0, **told)
+    callbacks = {"coming": lambda _: None, "take_out": events.append, "record": lambda event, **_: events.append(event)}
+    keeper = WeightKeeper("d0", lambda: sync, 0.0, **callbacks)
     for _ in range(2):
         keeper.look(monotonic_ns())
     return [(event.ok, event.rl_run_id, event.policy_version, event.base_version, event.wire_bytes) for event in events]
