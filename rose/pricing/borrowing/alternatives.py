@@ -204,7 +204,7 @@ def _device_hours(
         return hours, None
     if age_s is None:
         return None, "not enough data: no turn was completed, so the loss of an interruption is unknown"
-    # [D] The share of a spot device's time that is of use: an interruption loses a turn's work, on average `age_s`.
+    # [D] The share of a spot device's time that is of use. An interruption loses `age_s` seconds of work on average.
     share = 1 - Fraction(offer.interruptions_per_hour) * age_s / 3600
     if share <= 0:
         return None, f"no work would finish: {offer.interruptions_per_hour} interruptions an hour end every turn"

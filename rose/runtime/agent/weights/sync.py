@@ -236,7 +236,7 @@ class EngineSync:
             with self._phases.turn():
                 for manifest in self._record.candidates():
                     if (reason := self._confirm(manifest)) is None:
-                        found = replace(self._found(Target(*self.held, ""), monotonic_ns()), source="unknown")
+                        found = replace(self._event_at_target(Target(*self.held, ""), monotonic_ns()), source="unknown")
                         self.missing_sync = None if self._record.is_recorded(manifest.version) else found
                         break
         except (OSError, TransferError) as error:
@@ -308,7 +308,7 @@ class EngineSync:
             self._note(trusted=False)
             reasons.append(str(error))
         if base is not None and self.held == (target.run_id, target.version):
-            return self._found(target, began)  # The engine started from a checkpoint that is this version.
+            return self._event_at_target(target, began)  # The engine started from a checkpoint that is this version.
         for have in dict.fromkeys((base, None)):
             try:
                 return self._try(target, have, began)
@@ -316,7 +316,7 @@ class EngineSync:
                 reasons.append(str(error))
         return self._missed(target, began, base, have, "; then with all weights in place of changes: ".join(reasons))
 
-    def _found(self, target: Target, began: int) -> Sync:
+    def _event_at_target(self, target: Target, began: int) -> Sync:
         """Return the event of an engine that is at the target's version already."""
         sha256 = self._record.manifest(target.version).weights_sha256
         return replace(self._event(target, began, target.version, None), ok=True, sha256=sha256)

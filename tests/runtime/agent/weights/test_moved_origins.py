@@ -47,7 +47,7 @@ class TakenUp:
 
     def bring(self, url):
         self.aim(url)
-        # Told the origin too: from then on the agent's own thread changes nothing until a drift is found.
+        # Once the origin knows, the agent's own thread changes nothing until a drift is found.
         until(lambda: self.syncs and self.sync.origin_knows)
         assert self.sync.held == ("a", 1)
 
